@@ -1,0 +1,35 @@
+// What a transport implements. Callers use Communicator, which has checked every argument: tensors are
+// contiguous, counts are complete and fit, the group has at least two ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "comm/communicator.h"
+
+namespace lins {
+
+// A started operation. Wait returns when it is complete, or throws std::exception: time-out or failure.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual void Wait(double timeout_seconds) = 0;
+  virtual bool Done() = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  // Each call starts the operation and returns at once where the transport can.
+  virtual std::unique_ptr<Pending> AllGather(const at::Tensor& out, const at::Tensor& in,
+                                             const Counts& counts) = 0;
+  virtual std::unique_ptr<Pending> ReduceScatter(const at::Tensor& out, const at::Tensor& in,
+                                                 ReduceOp op, const Counts& counts) = 0;
+  virtual std::unique_ptr<Pending> AllReduce(const at::Tensor& inout, ReduceOp op) = 0;
+  virtual std::unique_ptr<Pending> AllToAll(const at::Tensor& out, const at::Tensor& in,
+                                            const Counts& out_counts, const Counts& in_counts) = 0;
+  virtual std::unique_ptr<Pending> Broadcast(const at::Tensor& inout, int64_t root) = 0;
+  virtual std::unique_ptr<Pending> Barrier() = 0;
+};
+
+}  // namespace lins
