@@ -18,9 +18,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "mesh/reduce_op.h"
 
@@ -35,7 +35,7 @@ class RankContext;
 
 // Operations of different roles never wait for each other: each role has communicators of its own.
 enum class Role { kGather, kReduce, kUpdate, kOther };
-std::string_view RoleName(Role role);
+absl::string_view RoleName(Role role);
 
 // Whom an operation serves: appears in traces and errors.
 struct OpInfo {
@@ -89,7 +89,7 @@ class Communicator {
 
  private:
   template <typename Fn>
-  Work Start(std::string_view op, const OpInfo& info, int64_t bytes, int64_t recv_bytes, Fn&& launch);
+  Work Start(absl::string_view op, const OpInfo& info, int64_t bytes, int64_t recv_bytes, Fn&& launch);
 
   std::unique_ptr<Backend> backend_;
   std::vector<int64_t> ranks_;

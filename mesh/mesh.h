@@ -11,11 +11,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "mesh/scanner.h"
 
@@ -51,10 +51,10 @@ class Mesh {
   std::vector<int64_t> Coordinate(int64_t rank) const;
 
   Axes AllAxes() const;  // whole axes, in mesh order
-  absl::StatusOr<SubAxis> WholeAxis(std::string_view name) const;
+  absl::StatusOr<SubAxis> WholeAxis(absl::string_view name) const;
 
   // "gpu:2@4,node" -> sub-axes, validated. "" -> none.
-  absl::StatusOr<Axes> ParseAxes(std::string_view text) const;
+  absl::StatusOr<Axes> ParseAxes(absl::string_view text) const;
   // Reads axes from a longer notation, up to the first character that cannot belong to them.
   absl::StatusOr<Axes> ScanAxes(Scanner& in) const;
   std::string AxesToString(absl::Span<const SubAxis> axes) const;

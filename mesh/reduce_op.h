@@ -2,13 +2,14 @@
 #pragma once
 
 #include <optional>
-#include <string_view>
+
+#include "absl/strings/string_view.h"
 
 namespace lins {
 
 enum class ReduceOp { kSum, kAvg, kMin, kMax, kProduct, kBand, kBor, kBxor };
 
-std::string_view ReduceOpName(ReduceOp op);  // "sum", "avg", "min", "max", "product", "band", ...
-std::optional<ReduceOp> ParseReduceOp(std::string_view name);
+absl::string_view ReduceOpName(ReduceOp op);  // "sum", "avg", "min", "max", "product", "band", ...
+std::optional<ReduceOp> ParseReduceOp(absl::string_view name);
 
 }  // namespace lins

@@ -14,19 +14,19 @@ bool Scanner::SkipSpaces() {
   return pos_ != before;
 }
 
-bool Scanner::Take(std::string_view token) {
+bool Scanner::Take(absl::string_view token) {
   SkipSpaces();
   if (text_.substr(pos_, token.size()) != token) return false;
   pos_ += token.size();
   return true;
 }
 
-absl::Status Scanner::Expect(std::string_view token) {
+absl::Status Scanner::Expect(absl::string_view token) {
   if (Take(token)) return absl::OkStatus();
   return Error(absl::StrCat("expected '", token, "'"));
 }
 
-std::string_view Scanner::Name() {
+absl::string_view Scanner::Name() {
   SkipSpaces();
   const size_t begin = pos_;
   while (!AtEnd() && (absl::ascii_isalpha(text_[pos_]) || text_[pos_] == '_' ||
@@ -36,7 +36,7 @@ std::string_view Scanner::Name() {
   return text_.substr(begin, pos_ - begin);
 }
 
-absl::StatusOr<int64_t> Scanner::Integer(std::string_view what) {
+absl::StatusOr<int64_t> Scanner::Integer(absl::string_view what) {
   SkipSpaces();
   const size_t begin = pos_;
   while (!AtEnd() && absl::ascii_isdigit(text_[pos_])) ++pos_;
@@ -47,7 +47,7 @@ absl::StatusOr<int64_t> Scanner::Integer(std::string_view what) {
   return value;
 }
 
-absl::Status Scanner::ErrorAt(size_t at, std::string_view message) const {
+absl::Status Scanner::ErrorAt(size_t at, absl::string_view message) const {
   return absl::InvalidArgumentError(
       absl::StrCat(message, "\n  ", text_, "\n  ", std::string(at, ' '), "^"));
 }
