@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Installs what building and testing need: Debian packages that are missing, and a virtual environment
+# in .venv. Does nothing, and uses no network, when all is there.
+#
+#   PYTHON         interpreter the environment is made from (default: python3)
+#   LINS_TORCH     what pip installs as torch (default: torch==2.13.0)
+#   LINS_PIP_ARGS  more arguments to pip for torch, such as --index-url of PyTorch's CPU wheels
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+python=${PYTHON:-python3}
+torch=${LINS_TORCH:-torch==2.13.0}
+read -ra pip_args <<<"${LINS_PIP_ARGS:-}"
+
+say() { printf 'setup: %s\n' "$*"; }
+die() {
+  printf 'setup: %s\n' "$*" >&2
+  exit 1
+}
+
+# One set-up at a time in one checkout.
+exec 9<"$root"
+flock 9
+
+# --- Debian packages ---------------------------------------------------------------------------
+
+# Prints the packages to install. A tool that is in PATH counts, wherever it came from.
+missing_packages() {
+  local pair
+  for pair in g++:g++ cmake:cmake ninja:ninja-build ccache:ccache git:git make:make \
+    clang-format:clang-format; do
+    command -v "${pair%%:*}" >/dev/null || echo "${pair#*:}"
+  done
+  if ! command -v "$python" >/dev/null; then
+    printf '%s\n' python3 python3-venv python3-dev
+  else
+    "$python" - <<'PY'
+import importlib.util, os, sysconfig
+if not (importlib.util.find_spec("ensurepip") and importlib.util.find_spec("venv")):
+    print("python3-venv")
+if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+    print("python3-dev")
+PY
+  fi
+  command -v dpkg >/dev/null || return 0
+  for pair in libabsl-dev libgtest-dev libbenchmark-dev nlohmann-json3-dev libgloo-dev; do
+    dpkg -s "$pair" 2>/dev/null | grep -q '^Status: install ok installed$' || echo "$pair"
+  done
+}
+
+install_packages() {
+  command -v apt-get >/dev/null ||
+    die "this is no Debian system: install what corresponds to $*, then try again"
+  local as_root=()
+  if [[ $(id -u) -ne 0 ]]; then
+    command -v sudo >/dev/null ||
+      die "not root, and no sudo: as root run   apt-get update && apt-get install -y $*"
+    as_root=(sudo)
+    [[ -t 0 ]] || as_root+=(-n)
+  fi
+  say "installing Debian packages: $*"
+  "${as_root[@]}" apt-get update -q -o Acquire::Retries=3
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
+    -o Acquire::Retries=3 "$@" </dev/null
+}
+
+mapfile -t packages < <(missing_packages)
+if ((${#packages[@]})); then
+  install_packages "${packages[@]}"
+  hash -r
+  mapfile -t packages < <(missing_packages)
+  ((${#packages[@]} == 0)) || die "still missing after installing packages: ${packages[*]}"
+fi
+
+# --- The virtual environment -------------------------------------------------------------------
+
+venv=$root/.venv
+stamp=$venv/.lins-setup
+
+# The interpreter behind an activated environment, and what identifies it.
+base=$("$python" -c 'import sys; print(sys._base_executable)')
+identity='import sys; print(sys.implementation.name, sys.version, sys.base_prefix)'
+version=$("$base" -c "$identity")
+"$base" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+  die "lins needs Python 3.10 or newer, and $base is ${version%% (*}: set PYTHON=..."
+
+key=$({
+  printf '%s\n' "$version" "$venv" "$torch" "${pip_args[*]-}"
+  cat requirements.txt requirements-dev.txt
+} | sha256sum | cut -d' ' -f1)
+if [[ -x $venv/bin/python && -f $stamp && $(<"$stamp") == "$key" ]]; then
+  exit 0
+fi
+
+# An environment of another interpreter, or one that was moved, is made anew.
+if [[ $("$venv/bin/python" -c "$identity" 2>/dev/null || true) != "$version" ]] ||
+  ! grep -qF "$venv" "$venv/bin/activate"; then
+  say "making .venv with $base"
+  "$base" -m venv --clear "$venv"
+fi
+rm -f "$stamp"
+
+pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet install --progress-bar off)
+say "installing $torch into .venv"
+"${pip[@]}" "$torch" "${pip_args[@]}" </dev/null
+say "installing requirements-dev.txt into .venv"
+"${pip[@]}" -r requirements-dev.txt </dev/null
+
+# The package is used in-tree: python/ is on the path, and `lins` runs it.
+site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+printf '%s\n' "$root/python" >"$site/lins-dev.pth"
+printf '#!/bin/sh\nexec "%s" -m lins "$@"\n' "$venv/bin/python" >"$venv/bin/lins"
+chmod +x "$venv/bin/lins"
+
+printf '%s\n' "$key" >"$stamp"
+say "done"
