@@ -88,7 +88,10 @@ struct Terms {
   friend bool operator==(const Terms&, const Terms&) = default;
   template <typename H>
   friend H AbslHashValue(H h, const Terms& t) {
-    return H::combine(std::move(h), t.shards, t.flat, t.owned, t.partials);
+    h = H::combine(std::move(h), t.shards, t.partials, t.flat.has_value(), t.owned.has_value());
+    if (t.flat) h = H::combine(std::move(h), *t.flat);
+    if (t.owned) h = H::combine(std::move(h), *t.owned);
+    return h;
   }
 };
 

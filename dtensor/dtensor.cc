@@ -1,0 +1,119 @@
+#include "dtensor/dtensor.h"
+
+#include <ATen/ATen.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/execute.h"
+#include "mesh/error.h"
+
+namespace lins {
+namespace {
+
+Shape ToShape(at::IntArrayRef sizes) { return Shape(sizes.begin(), sizes.end()); }
+
+// Every rank's local shape, padded to `ndim` numbers, by a gather over the whole mesh.
+std::vector<Shape> GatherShapes(const at::Tensor& local, const LiveMesh& mesh) {
+  World& world = mesh.world();
+  std::vector<int64_t> all(world.size());
+  for (int64_t r = 0; r < world.size(); ++r) all[r] = r;
+  Communicator& comm = world.Get(all, Role::kOther);
+  world.CheckAgreement("the number of dimensions of local tensors", absl::StrCat(local.dim()));
+  world.CheckAgreement("the dtype of local tensors", std::string(c10::toString(local.scalar_type())));
+  const int64_t n = local.dim();
+  at::Tensor mine = at::empty({n}, at::kLong), out = at::empty({world.size(), n}, at::kLong);
+  for (int64_t d = 0; d < n; ++d) mine[d] = local.size(d);
+  comm.AllGather(out, mine, {}, {"", "", "all_gather"}).Wait();
+  std::vector<Shape> shapes;
+  for (int64_t r = 0; r < world.size(); ++r) {
+    const int64_t* row = out.const_data_ptr<int64_t>() + r * n;
+    shapes.emplace_back(row, row + n);
+  }
+  return shapes;
+}
+
+// The global shape under which every rank's local shape is what the layout gives it.
+Layout InferLayout(const at::Tensor& local, const LiveMesh& mesh, absl::string_view notation) {
+  const std::vector<Shape> shapes = GatherShapes(local, mesh);
+  // Sizes do not matter to the splits themselves: read them off a shape that any notation accepts.
+  const Layout probe = ValueOrThrow(Layout::Parse(notation, shapes[0], mesh));
+  if (probe.IsFlatOrOwned()) {
+    throw Error(absl::StrCat("the shape cannot be worked out for ", probe.ToString(), ": give it"));
+  }
+  Shape global = shapes[0];
+  for (const ShardTerm& t : probe.terms().shards) {
+    global[t.dim] = 0;
+    for (int64_t member : mesh.Group(t.axes, 0)) global[t.dim] += shapes[member][t.dim];
+  }
+  Layout layout = ValueOrThrow(Layout::Parse(notation, global, mesh));
+  for (int64_t r = 0; r < mesh.size(); ++r) {
+    if (shapes[r] != layout.LocalShape(r)) {
+      const auto list = absl::StrJoin(shapes, ", ", [](std::string* o, const Shape& s) {
+        absl::StrAppend(o, ShapeToString(s));
+      });
+      throw Error(absl::StrCat("local shapes ", list, " fit no tensor under ", layout.ToString(),
+                               ": for a global shape ", ShapeToString(global), " rank ", r, " would hold ",
+                               ShapeToString(layout.LocalShape(r)), ". Give the shape, or pass what fits it"));
+    }
+  }
+  return layout;
+}
+
+}  // namespace
+
+DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh, absl::string_view notation,
+                            std::optional<int64_t> src_rank) {
+  return Distribute(full, mesh, ValueOrThrow(Layout::Parse(notation, ToShape(full.sizes()), mesh)), src_rank);
+}
+
+DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh, const Layout& layout,
+                            std::optional<int64_t> src_rank) {
+  at::NoGradGuard no_grad;
+  const Layout whole = Layout::Replicated(ToShape(full.sizes()), mesh);
+  const RedistributionPlan* plan = ValueOrThrow(CachedPlan(whole, layout, full.element_size()));
+  at::Tensor value = full.detach().contiguous();
+  if (src_rank) {
+    if (*src_rank < 0 || *src_rank >= mesh.size()) {
+      throw Error(absl::StrCat("src_rank ", *src_rank, " is outside ", mesh.ToString()));
+    }
+    value = value.clone();
+    std::vector<int64_t> all(mesh.size());
+    for (int64_t r = 0; r < mesh.size(); ++r) all[r] = r;
+    mesh.world().Get(all, Role::kOther).Broadcast(value, *src_rank).Wait();
+  }
+  at::Tensor local = Execute(*plan, value, mesh);
+  // The caller's tensor stays the caller's.
+  if (local.is_alias_of(full)) local = local.clone();
+  return DTensor(std::move(local), layout, mesh);
+}
+
+DTensor DTensor::FromLocal(const at::Tensor& local, const LiveMesh& mesh, absl::string_view notation,
+                           std::optional<Shape> shape) {
+  const Layout layout = shape ? ValueOrThrow(Layout::Parse(notation, *shape, mesh))
+                              : InferLayout(local, mesh, notation);
+  return FromLocal(local, mesh, layout);
+}
+
+DTensor DTensor::FromLocal(const at::Tensor& local, const LiveMesh& mesh, const Layout& layout) {
+  const Shape want = layout.LocalShape(mesh.rank());
+  if (ToShape(local.sizes()) != want) {
+    throw Error(absl::StrCat("local shape ", ShapeToString(ToShape(local.sizes())), " on rank ", mesh.rank(),
+                             " does not fit ", Describe(layout), ": it would be ", ShapeToString(want)));
+  }
+  return DTensor(local.detach().contiguous(), layout, mesh);
+}
+
+DTensor DTensor::Redistribute(absl::string_view notation) const {
+  return Redistribute(ValueOrThrow(Layout::Parse(notation, shape(), mesh_)));
+}
+
+DTensor DTensor::Redistribute(const Layout& layout) const {
+  const RedistributionPlan* plan = ValueOrThrow(CachedPlan(layout_, layout, local_.element_size()));
+  return DTensor(Execute(*plan, local_, mesh_), layout, mesh_);
+}
+
+at::Tensor DTensor::FullTensor() const {
+  return Redistribute(Layout::Replicated(shape(), mesh_)).ToLocal();
+}
+
+}  // namespace lins

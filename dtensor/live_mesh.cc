@@ -1,0 +1,21 @@
+#include "dtensor/live_mesh.h"
+
+#include "absl/strings/str_cat.h"
+#include "mesh/error.h"
+
+namespace lins {
+
+LiveMesh LiveMesh::Create(std::shared_ptr<World> world, std::vector<int64_t> shape,
+                          std::vector<std::string> axes) {
+  absl::StatusOr<Mesh> mesh = Mesh::Create(std::move(shape), std::move(axes));
+  world->CheckAgreement("the mesh",
+                        mesh.ok() ? mesh->ToString() : std::string(mesh.status().message()));
+  ThrowIfError(mesh.status());
+  if (mesh->size() != world->size()) {
+    throw Error(absl::StrCat(mesh->ToString(), " has ", mesh->size(), " ranks, the world has ",
+                             world->size(), ": the sizes must multiply to ", world->size()));
+  }
+  return LiveMesh(*std::move(mesh), std::move(world));
+}
+
+}  // namespace lins

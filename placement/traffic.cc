@@ -1,0 +1,131 @@
+// Who holds what in common, and what a step makes each rank receive.
+#include <algorithm>
+
+#include "mesh/error.h"
+#include "placement/redistribution.h"
+
+namespace lins {
+namespace {
+
+// Elements of the box with row-major index (in the whole tensor) below x.
+int64_t CountBelow(const Shape& shape, const Ranges& box, int64_t x) {
+  int64_t n = 1, inner = 1, count = 0;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    n *= box[d].second - box[d].first;
+    inner *= shape[d];
+  }
+  if (n == 0 || x <= 0) return 0;
+  if (x >= inner) return n;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    inner /= shape[d];
+    n /= box[d].second - box[d].first;
+    const int64_t i = x / inner;  // coordinates below i come wholly before x
+    x %= inner;
+    count += n * (std::clamp(i, box[d].first, box[d].second) - box[d].first);
+    if (i < box[d].first || i >= box[d].second) return count;
+  }
+  return count;
+}
+
+bool IsLine(const Layout& l) { return l.IsFlatOrOwned(); }
+
+}  // namespace
+
+int64_t OverlapElements(const Layout& x, int64_t a, const Layout& y, int64_t b) {
+  const Ranges p = x.RangesOf(a), q = y.RangesOf(b);
+  if (IsLine(x) && !IsLine(y)) {
+    return CountBelow(x.shape(), q, p[0].second) - CountBelow(x.shape(), q, p[0].first);
+  }
+  if (!IsLine(x) && IsLine(y)) {
+    return CountBelow(x.shape(), p, q[0].second) - CountBelow(x.shape(), p, q[0].first);
+  }
+  int64_t n = 1;
+  for (size_t d = 0; d < p.size(); ++d) {
+    n *= std::max<int64_t>(
+        0, std::min(p[d].second, q[d].second) - std::max(p[d].first, q[d].first));
+  }
+  return n;
+}
+
+int64_t Holder(const Layout& layout, int64_t shard, int64_t rank) {
+  return layout.mesh().Peer(layout.SplitAxes(), rank, shard);
+}
+
+int64_t RecvBytes(const Step& step, int64_t rank, int64_t itemsize) {
+  const Mesh& mesh = step.before.mesh();
+  const int64_t k = Mesh::GroupSize(step.axes);
+  switch (step.kind) {
+    case StepKind::kSlice:
+    case StepKind::kLocal:
+      return 0;
+    case StepKind::kReduceScatter:
+      return (k - 1) * step.after.LocalNumel(rank) * itemsize;
+    case StepKind::kAllReduce: {
+      const int64_t n = step.after.LocalNumel(rank);
+      const Range own = Chunk({0, n}, k, mesh.IndexInGroup(step.axes, rank));
+      const int64_t chunk = own.second - own.first;
+      return ((k - 1) * chunk + n - chunk) * itemsize;
+    }
+    default:
+      return (step.after.LocalNumel(rank) -
+              OverlapElements(step.before, rank, step.after, rank)) * itemsize;
+  }
+}
+
+Step MakeStep(StepKind kind, Axes axes, Layout before, Layout after, int64_t itemsize,
+              const CostModel* cost_model) {
+  Step step{kind, std::move(axes), std::move(before), std::move(after)};
+  const Mesh& mesh = step.before.mesh();
+  for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+    step.recv_bytes = std::max(step.recv_bytes, RecvBytes(step, rank, itemsize));
+    step.peak_bytes = std::max(
+        step.peak_bytes, (step.before.LocalNumel(rank) + step.after.LocalNumel(rank)) * itemsize);
+  }
+  const bool gathers = kind == StepKind::kAllGather || kind == StepKind::kBroadcast;
+  step.bytes = (gathers ? step.after : step.before).MaxLocalNumel() * itemsize;
+  if (cost_model && step.recv_bytes > 0) {
+    int64_t gpus = 1, nodes = 1;
+    for (const SubAxis& a : step.axes) (a.axis == mesh.ndim() - 1 ? gpus : nodes) *= a.size;
+    step.seconds = cost_model->Seconds(kind, step.bytes, gpus, nodes);
+  }
+  return step;
+}
+
+int64_t LowerBoundBytes(const Layout& src, const Layout& dst, int64_t itemsize) {
+  const Mesh& mesh = src.mesh();
+  int64_t contributions = 1;
+  int64_t problems = 1;  // reductions that stay pending keep their groups apart
+  for (const PartialTerm& p : src.terms().partials) {
+    Axes pending = p.axes;
+    for (const PartialTerm& q : dst.terms().partials) {
+      if (q.op == p.op && Contains(mesh, pending, q.axes)) pending = Subtract(mesh, pending, q.axes);
+    }
+    contributions *= Mesh::GroupSize(pending);
+    problems *= Mesh::GroupSize(p.axes) / Mesh::GroupSize(pending);
+  }
+  int64_t worst = 0, total = 0;
+  if (contributions == 1) {
+    // Sums may begin anywhere: a rank that must add to a sum can always contribute what it has.
+    for (const PartialTerm& q : dst.terms().partials) {
+      const bool pending = std::any_of(src.terms().partials.begin(), src.terms().partials.end(),
+                                       [&](const PartialTerm& p) { return p == q; });
+      if (!pending) return 0;
+    }
+    for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+      worst = std::max(worst, dst.LocalNumel(rank) - OverlapElements(src, rank, dst, rank));
+    }
+    return worst * itemsize;
+  }
+  // k contributions, wanted by q ranks: at least k-1 receipts to combine them and q-1 to spread the result,
+  // and every rank that ends with an element receives at least one message for it.
+  int64_t held = 0;
+  for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+    worst = std::max(worst, dst.LocalNumel(rank));
+    held += dst.LocalNumel(rank);
+  }
+  const int64_t n = src.numel();
+  total = problems * n * (contributions - 2) + held;
+  return std::max(worst, (total + mesh.size() - 1) / mesh.size()) * itemsize;
+}
+
+}  // namespace lins

@@ -1,0 +1,32 @@
+// What both extension modules share: how absl::string_view and lins::Error cross into Python.
+#pragma once
+
+#include <pybind11/operators.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <string>
+
+#include "mesh/error.h"
+
+namespace lins {
+
+namespace py = pybind11;
+
+// Turns lins::Error into lins.errors.LinsValueError or LinsRuntimeError. Call once per module.
+inline void RegisterErrors() {
+  py::register_local_exception_translator([](std::exception_ptr p) {
+    try {
+      if (p) std::rethrow_exception(p);
+    } catch (const Error& e) {
+      const char* name =
+          e.kind() == Error::Kind::kValue ? "LinsValueError" : "LinsRuntimeError";
+      const py::object type = py::module_::import("lins.errors").attr(name);
+      py::set_error(type, e.what());
+    }
+  });
+}
+
+inline std::string Str(absl::string_view text) { return std::string(text); }
+
+}  // namespace lins
