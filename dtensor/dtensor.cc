@@ -21,9 +21,10 @@ std::vector<Shape> GatherShapes(const at::Tensor& local, const LiveMesh& mesh) {
   world.CheckAgreement("the number of dimensions of local tensors", absl::StrCat(local.dim()));
   world.CheckAgreement("the dtype of local tensors", std::string(c10::toString(local.scalar_type())));
   const int64_t n = local.dim();
-  at::Tensor mine = at::empty({n}, at::kLong), out = at::empty({world.size(), n}, at::kLong);
-  for (int64_t d = 0; d < n; ++d) mine[d] = local.size(d);
-  comm.AllGather(out, mine, {}, {"", "", "all_gather"}).Wait();
+  const at::Tensor mine = at::tensor(local.sizes(), at::kLong).to(local.device());
+  at::Tensor out = at::empty({world.size(), n}, mine.options());
+  comm.AllGather(out, mine).Wait();
+  out = out.cpu();
   std::vector<Shape> shapes;
   for (int64_t r = 0; r < world.size(); ++r) {
     const int64_t* row = out.const_data_ptr<int64_t>() + r * n;

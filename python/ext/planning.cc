@@ -1,6 +1,7 @@
 // lins._planning: meshes, layouts and redistribution plans, without torch.
 #include <optional>
 
+#include "absl/hash/hash.h"
 #include "common.h"
 #include "placement/redistribution.h"
 

@@ -1,0 +1,186 @@
+#include "lins_policy/factors.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "mesh/error.h"
+
+namespace lins {
+namespace {
+
+constexpr char kGrammar[] =
+    "legal are a preset (ddp, zero1, zero2, zero3, fsdp2, hsdp, mics:<ranks>) or 'P=.. G=.. OS=..' with numbers "
+    "like 8 or GPUs x nodes like 8x2";
+
+// Axis sizes in the order of factors.
+std::vector<int64_t> Chain(const Mesh& mesh) {
+  return std::vector<int64_t>(mesh.shape().rbegin(), mesh.shape().rend());
+}
+
+absl::StatusOr<Factors> ParseFactors(absl::string_view text, absl::string_view state, const Mesh& mesh) {
+  const std::vector<std::string> parts = absl::StrSplit(text, 'x');
+  Factors out;
+  for (const std::string& part : parts) {
+    int64_t value;
+    if (!absl::SimpleAtoi(part, &value) || value < 1) {
+      return InvalidArgument("'", text, "' is no factor for ", state, ": write a number of at least 1, or GPUs x ",
+                             "nodes like 4x1");
+    }
+    out.push_back(value);
+  }
+  if (out.size() == 1) return SpreadFactor(out[0], mesh);
+  while (static_cast<int>(out.size()) > mesh.ndim() && out.back() == 1) out.pop_back();
+  if (static_cast<int>(out.size()) > mesh.ndim()) {
+    return InvalidArgument("factor ", text, " of ", state, " has more parts than ", mesh.ToString(), " has axes");
+  }
+  out.resize(mesh.ndim(), 1);
+  return out;
+}
+
+absl::StatusOr<Policy> Preset(absl::string_view name, const Mesh& mesh) {
+  const std::pair<absl::string_view, absl::string_view> split = absl::StrSplit(name, absl::MaxSplits(':', 1));
+  const Factors one(mesh.ndim(), 1), all(mesh.shape().rbegin(), mesh.shape().rend());
+  if (split.first == "mics") {
+    int64_t pieces;
+    if (!absl::SimpleAtoi(split.second, &pieces)) {
+      return InvalidArgument("'", name, "': mics needs the number of ranks in a group, for example mics:8");
+    }
+    LINS_ASSIGN_OR_RETURN(const Factors f, SpreadFactor(pieces, mesh));
+    return Policy{f, f, f};
+  }
+  if (name == "ddp") return Policy{one, one, one};
+  if (name == "zero1") return Policy{one, one, all};
+  if (name == "zero2") return Policy{one, all, all};
+  if (name == "zero3" || name == "fsdp2") return Policy{all, all, all};
+  if (name == "hsdp") {
+    Factors node = one;
+    node[0] = all[0];
+    return Policy{node, node, node};
+  }
+  return InvalidArgument("unknown policy '", name, "': ", kGrammar);
+}
+
+}  // namespace
+
+int64_t Product(const Factors& f) {
+  int64_t n = 1;
+  for (int64_t x : f) n *= x;
+  return n;
+}
+
+std::string FactorsToString(const Factors& f) { return absl::StrJoin(f, "x"); }
+
+std::string Policy::ToString() const {
+  return absl::StrCat("P=", FactorsToString(param), " G=", FactorsToString(grad), " OS=",
+                      FactorsToString(optim));
+}
+
+absl::StatusOr<Factors> SpreadFactor(int64_t pieces, const Mesh& mesh) {
+  Factors out;
+  int64_t rest = pieces;
+  for (int64_t size : Chain(mesh)) {
+    // Whole axes first; the last one in use takes what is left.
+    const int64_t here = rest % size == 0 ? size : rest;
+    if (rest < 1 || size % here != 0) {
+      return InvalidArgument("factor ", pieces, " does not divide along ", mesh.ToString(),
+                             ": it must divide the ranks of a node (", Chain(mesh)[0],
+                             "), or be a multiple of them that divides the slower axes");
+    }
+    out.push_back(here);
+    rest /= here;
+  }
+  if (rest != 1) {
+    return InvalidArgument("factor ", pieces, " is larger than the ", mesh.size(), " ranks of ", mesh.ToString());
+  }
+  return out;
+}
+
+absl::Status ValidatePolicy(const Policy& policy, const Mesh& mesh) {
+  const std::vector<int64_t> chain = Chain(mesh);
+  const std::pair<absl::string_view, const Factors*> states[] = {
+      {"P", &policy.param}, {"G", &policy.grad}, {"OS", &policy.optim}};
+  for (const auto& [name, f] : states) {
+    if (static_cast<int>(f->size()) != mesh.ndim()) {
+      return InvalidArgument("factors ", FactorsToString(*f), " of ", name, " need one number per axis of ",
+                             mesh.ToString());
+    }
+    for (size_t i = 0; i < f->size(); ++i) {
+      if ((*f)[i] < 1 || chain[i] % (*f)[i] != 0) {
+        return InvalidArgument("factor ", FactorsToString(*f), " of ", name, " does not divide ", mesh.ToString(),
+                               ": ", (*f)[i], " is no divisor of ", chain[i]);
+      }
+      if (i > 0 && (*f)[i] > 1 && (*f)[i - 1] != chain[i - 1]) {
+        return InvalidArgument("factor ", FactorsToString(*f), " of ", name, " cuts over axis '",
+                               mesh.axes()[mesh.ndim() - 1 - i], "' without using all ", chain[i - 1], " of '",
+                               mesh.axes()[mesh.ndim() - i], "': fill the faster axis first");
+      }
+    }
+  }
+  for (int i = 0; i < 2; ++i) {
+    const auto& [fine, a] = states[i];
+    const auto& [coarse, b] = states[i + 1];
+    for (size_t j = 0; j < a->size(); ++j) {
+      if ((*b)[j] % (*a)[j] != 0) {
+        return InvalidArgument(fine, "=", FactorsToString(*a), " is cut finer than ", coarse, "=",
+                               FactorsToString(*b), ", or does not divide it: legal are P <= G <= OS, each a ",
+                               "divisor of the next");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Policy> ParsePolicy(absl::string_view text, const Mesh& mesh) {
+  if (!absl::StrContains(text, '=')) {
+    LINS_ASSIGN_OR_RETURN(Policy preset, Preset(text, mesh));
+    LINS_RETURN_IF_ERROR(ValidatePolicy(preset, mesh));
+    return preset;
+  }
+  Policy policy;
+  for (absl::string_view part : absl::StrSplit(text, ' ', absl::SkipWhitespace())) {
+    const std::pair<absl::string_view, absl::string_view> kv = absl::StrSplit(part, absl::MaxSplits('=', 1));
+    Factors* state = kv.first == "P" ? &policy.param
+                     : kv.first == "G" ? &policy.grad
+                     : kv.first == "OS" ? &policy.optim : nullptr;
+    if (!state) return InvalidArgument("'", part, "' in policy '", text, "': states are P, G and OS; ", kGrammar);
+    if (!state->empty()) return InvalidArgument(kv.first, " is given twice in policy '", text, "'");
+    LINS_ASSIGN_OR_RETURN(*state, ParseFactors(kv.second, kv.first, mesh));
+  }
+  if (policy.param.empty() || policy.grad.empty() || policy.optim.empty()) {
+    return InvalidArgument("policy '", text, "' must give all of P, G and OS; ", kGrammar);
+  }
+  LINS_RETURN_IF_ERROR(ValidatePolicy(policy, mesh));
+  return policy;
+}
+
+std::vector<Factors> LegalFactors(int64_t gpus_per_node, int64_t nodes) {
+  std::vector<Factors> out;
+  for (int64_t g = 1; g <= gpus_per_node; ++g) {
+    if (gpus_per_node % g == 0) out.push_back({g, 1});
+  }
+  for (int64_t n = 2; n <= nodes; ++n) {
+    if (nodes % n == 0) out.push_back({gpus_per_node, n});
+  }
+  return out;
+}
+
+std::vector<Policy> LegalPolicies(int64_t gpus_per_node, int64_t nodes, Space space) {
+  const std::vector<Factors> all = LegalFactors(gpus_per_node, nodes);
+  const auto divides = [](const Factors& a, const Factors& b) { return b[0] % a[0] == 0 && b[1] % a[1] == 0; };
+  std::vector<Policy> out;
+  for (const Factors& p : all) {
+    for (const Factors& g : all) {
+      for (const Factors& o : all) {
+        if (!divides(p, g) || !divides(g, o)) continue;
+        if (space == Space::kPaper && g != p && g != o) continue;
+        out.push_back({p, g, o});
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace lins

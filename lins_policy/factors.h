@@ -1,0 +1,45 @@
+// Factors: into how many pieces each state is cut along each mesh axis, and which choices are legal.
+//
+//   Policy p = *ParsePolicy("P=1 G=4x1 OS=8x1", mesh);    // or a preset: "zero3", "hsdp", "mics:8"
+//
+// Factors are written fastest axis first, `4x1` = 4 GPUs of a node x 1 node. A single number is spread along the
+// chain: 16 on nodes of 8 GPUs is 8x2. Legal plans keep P <= G <= OS in each factor, each dividing the next and
+// the axis, and cut along a slower axis only what is cut along all of the faster ones.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "mesh/mesh.h"
+
+namespace lins {
+
+using Factors = absl::InlinedVector<int64_t, 2>;  // fastest axis (the mesh's last) first
+
+int64_t Product(const Factors& f);
+std::string FactorsToString(const Factors& f);  // 4x1
+
+// The placements of the three states of one unit.
+struct Policy {
+  Factors param, grad, optim;
+  friend bool operator==(const Policy&, const Policy&) = default;
+  std::string ToString() const;  // P=1x1 G=4x1 OS=8x1
+};
+
+// A preset name, or `P=.. G=.. OS=..` in any order, each a number or `4x1`.
+absl::StatusOr<Policy> ParsePolicy(absl::string_view text, const Mesh& mesh);
+// Spreads a number of pieces along the chain of axes.
+absl::StatusOr<Factors> SpreadFactor(int64_t pieces, const Mesh& mesh);
+// OK when the rules above hold.
+absl::Status ValidatePolicy(const Policy& policy, const Mesh& mesh);
+
+// All legal 2-D factors of one state on nodes x gpus, in order of their product.
+std::vector<Factors> LegalFactors(int64_t gpus_per_node, int64_t nodes);
+enum class Space { kPaper, kNested };  // paper: G is placed like P or like OS
+std::vector<Policy> LegalPolicies(int64_t gpus_per_node, int64_t nodes, Space space);
+
+}  // namespace lins

@@ -1,0 +1,76 @@
+#include "lins_policy/unit_plan.h"
+
+#include <set>
+
+#include "mesh/error.h"
+
+namespace lins {
+namespace {
+
+Terms SplitBy(const Axes& axes) {
+  Terms t;
+  if (!axes.empty()) t.shards.push_back({0, axes});
+  return t;
+}
+
+}  // namespace
+
+Axes ChainAxes(const Policy& policy, const Factors& state, const Mesh& mesh) {
+  Axes out;
+  for (int i = 0; i < mesh.ndim(); ++i) {
+    const std::set<int64_t> cuts = {1, policy.param[i], policy.grad[i], policy.optim[i]};
+    for (auto it = cuts.begin(); it != cuts.end() && *it < state[i]; ++it) {
+      out.push_back({mesh.ndim() - 1 - i, *std::next(it) / *it, *it});
+    }
+  }
+  return out;
+}
+
+int64_t PaddedTotal(int64_t numel, const Policy& policy) {
+  const int64_t k = Product(policy.optim);
+  return (numel + k - 1) / k * k;
+}
+
+absl::StatusOr<UnitPlan> MakeUnitPlan(const Policy& policy, int64_t numel, const Mesh& mesh,
+                                      const StateSizes& sizes) {
+  LINS_RETURN_IF_ERROR(ValidatePolicy(policy, mesh));
+  const int64_t total = PaddedTotal(numel, policy);
+  const Shape shape = {total};
+  const Layout replicated = Layout::Replicated(shape, mesh);
+  const Axes p = ChainAxes(policy, policy.param, mesh);
+  const Axes g = ChainAxes(policy, policy.grad, mesh);
+  const Axes o = ChainAxes(policy, policy.optim, mesh);
+  Terms contribution, grad = SplitBy(g);
+  const Axes all = Canonical(mesh, mesh.AllAxes());
+  const Axes rest = Subtract(mesh, all, g);
+  if (mesh.size() > 1) contribution.partials.push_back({ReduceOp::kSum, all});
+  if (Mesh::GroupSize(rest) > 1) grad.partials.push_back({ReduceOp::kSum, rest});
+  UnitPlan plan{policy,
+                total,
+                replicated.WithTerms(SplitBy(p)),
+                replicated.WithTerms(SplitBy(o)),
+                replicated.WithTerms(contribution),
+                replicated.WithTerms(grad),
+                {replicated, replicated, 0, {}},
+                {replicated, replicated, 0, {}},
+                {replicated, replicated, 0, {}},
+                {replicated, replicated, 0, {}}};
+  LINS_ASSIGN_OR_RETURN(plan.gather, PlanRedistribution(plan.param, replicated, sizes.param));
+  LINS_ASSIGN_OR_RETURN(plan.accumulate, PlanRedistribution(plan.contribution, plan.grad, sizes.grad));
+  LINS_ASSIGN_OR_RETURN(plan.reduce, PlanRedistribution(plan.grad, plan.optim, sizes.grad));
+  LINS_ASSIGN_OR_RETURN(plan.update, PlanRedistribution(plan.optim, plan.param, sizes.param));
+  return plan;
+}
+
+StateBytes HeldBytes(const UnitPlan& plan, const StateSizes& sizes) {
+  return {plan.total / Product(plan.policy.param) * sizes.param,
+          plan.total / Product(plan.policy.grad) * sizes.grad,
+          plan.total / Product(plan.policy.optim) * (sizes.master + sizes.moments)};
+}
+
+StepTraffic Traffic(const UnitPlan& plan, int64_t micro_batches) {
+  return {2 * micro_batches * plan.gather.recv_bytes, micro_batches * plan.accumulate.recv_bytes,
+          plan.reduce.recv_bytes, plan.update.recv_bytes};
+}
+
+}  // namespace lins

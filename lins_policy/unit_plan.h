@@ -1,0 +1,61 @@
+// The plan of one unit: the layouts of its states, and the four redistributions of a training step.
+//
+// A unit's parameters lie in one flat buffer of `total` elements (padded to a multiple of OS's pieces). The three
+// states are prefixes of one shard chain (`gpu` neighbours, the rest of `gpu`, then `node`), so every transition
+// between them only lengthens or shortens a split:
+//
+//   gather      P -> R                       before the unit computes, forward and backward
+//   accumulate  +sum(all) -> G +sum(rest)    after the backward of each micro-batch
+//   reduce      G +sum(rest) -> OS           after the last micro-batch, once per step
+//   update      OS -> P                      after the optimizer
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "lins_policy/factors.h"
+#include "placement/redistribution.h"
+
+namespace lins {
+
+// Bytes per element of each state as it is held and sent. Equal sizes: everything fp32.
+struct StateSizes {
+  int64_t param = 4, grad = 4;
+  int64_t master = 0;         // 0: the owner's slice of P is the master
+  int64_t moments = 8;        // of the optimizer, Adam: two times fp32
+};
+
+struct UnitPlan {
+  Policy policy;
+  int64_t total;  // padded elements
+  Layout param, optim;
+  Layout contribution;  // +sum over all ranks: what a backward leaves
+  Layout grad;          // split like G, +sum over the other axes
+  RedistributionPlan gather, accumulate, reduce, update;
+};
+
+// The axes of a state along the shard chain: the mesh's axes fastest first, cut wherever one of the policy's
+// states ends.
+Axes ChainAxes(const Policy& policy, const Factors& state, const Mesh& mesh);
+
+// Elements of a buffer that holds `numel` and divides among the policy's pieces.
+int64_t PaddedTotal(int64_t numel, const Policy& policy);
+
+absl::StatusOr<UnitPlan> MakeUnitPlan(const Policy& policy, int64_t numel, const Mesh& mesh,
+                                      const StateSizes& sizes = {});
+
+// What a rank keeps between steps, in bytes, padding included.
+struct StateBytes {
+  int64_t param = 0, grad = 0, optim = 0;  // optim: moments and masters
+};
+StateBytes HeldBytes(const UnitPlan& plan, const StateSizes& sizes);
+
+// What the worst rank receives in one training step of `micro_batches`, by moment, in bytes.
+struct StepTraffic {
+  int64_t gather = 0, accumulate = 0, reduce = 0, update = 0;
+  int64_t total() const { return gather + accumulate + reduce + update; }
+};
+StepTraffic Traffic(const UnitPlan& plan, int64_t micro_batches);
+
+}  // namespace lins
