@@ -28,7 +28,8 @@ setup:  ## install what is missing: Debian packages, and .venv
 build: setup  ## build libraries, extension modules and tests into build/
 	@scripts/build.sh build all
 
-demo: build  ## run the demonstration
+demo: setup  ## run the demonstration
+	@scripts/build.sh build python/all
 	@$(VENV)/python -m lins demo $(ARGS)
 
 test: build  ## run all tests, C++ and Python

@@ -23,6 +23,8 @@ die() {
 exec 9<"$root"
 flock 9
 
+[[ $python == python3 ]] || command -v "$python" >/dev/null || die "PYTHON=$python is not in PATH"
+
 # --- Debian packages ---------------------------------------------------------------------------
 
 # Prints the packages to install. A tool that is in PATH counts, wherever it came from.
