@@ -1,15 +1,18 @@
-// What a transport implements. Callers use Communicator, which has checked every argument: tensors are
-// contiguous, counts are complete and fit, the group has at least two ranks.
+// What a transport implements. Callers use Communicator, which has checked every argument: tensors
+// are contiguous, counts are complete and fit, the group has at least two ranks.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
+#include "c10/core/DeviceType.h"
 #include "comm/communicator.h"
 
 namespace lins {
 
-// A started operation. Wait returns when it is complete, or throws std::exception: time-out or failure.
+// A started operation. Wait returns when it is complete, or throws std::exception: time-out or
+// failure. It is called once, not at the same time as Done. An operation that is dropped without
+// Wait still takes part, so that the other ranks complete.
 class Pending {
  public:
   virtual ~Pending() = default;
@@ -20,6 +23,8 @@ class Pending {
 class Backend {
  public:
   virtual ~Backend() = default;
+  // Where tensors must be.
+  virtual c10::DeviceType device() const { return c10::DeviceType::CPU; }
   // Each call starts the operation and returns at once where the transport can.
   virtual std::unique_ptr<Pending> AllGather(const at::Tensor& out, const at::Tensor& in,
                                              const Counts& counts) = 0;

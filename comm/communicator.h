@@ -1,13 +1,15 @@
 // A communicator: the collectives of one group of ranks, for one role.
 //
 //   Communicator& c = world.Get({0, 1, 2, 3}, Role::kGather);
-//   Work w = c.AllGather(out, in);   // started; the tensors must stay untouched until it is waited for
-//   w.Wait();                        // throws lins::Error on failure or time-out
+//   Work w = c.AllGather(out, in);   // started; the tensors must stay untouched until it is waited
+//   for w.Wait();                        // throws lins::Error on failure or time-out
 //
-// Every rank of the group calls the same operations in the same order. Tensors are contiguous, on the
-// world's device, of equal dtype. `counts` are elements per rank of the group, in order; left empty they
-// are equal. Ranks with no elements take part. A group of one copies and does not communicate (and is not
-// traced). Sums run in rank order, so every rank that gets an element gets the same bits.
+// Every rank of the group calls the same operations in the same order. Tensors are contiguous, on
+// the world's device, of equal dtype. `counts` are elements per rank of the group, in order; left
+// empty they are equal. Ranks with no elements take part. A group of one copies and does not
+// communicate (and is not traced). Sums run in rank order, so every rank that gets an element gets
+// the same bits (NCCL: in an order of its own, the same on every rank). Wrong arguments throw Error
+// (kValue) on the calling rank at once; all else that goes wrong throws from Wait.
 //
 // recv_bytes of the trace is what the rank must receive by definition of the operation, with n the
 // elements it ends with, N all elements and k ranks: all_gather N - own; reduce_scatter (k-1)*n;
@@ -39,9 +41,9 @@ absl::string_view RoleName(Role role);
 
 // Whom an operation serves: appears in traces and errors.
 struct OpInfo {
-  std::string unit;
-  std::string axes;
-  std::string op;  // logical kind when it differs from the collective's name, e.g. "exchange"
+  std::string unit{};
+  std::string axes{};
+  std::string op{};  // logical kind when it differs from the collective's name, e.g. "exchange"
 };
 
 // An operation in flight. Copies share it. Default-constructed: already done.
@@ -50,8 +52,9 @@ class Work {
   struct State;
   Work() = default;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  // Blocks until done, at most the communicator's time-out. Throws Error (kRuntime) that names operation,
-  // unit, role, group, sequence number, bytes and elapsed time. Waiting again returns or throws the same.
+  // Blocks until done, at most the communicator's time-out. Throws Error (kRuntime) that names
+  // operation, unit, role, group, sequence number, bytes and elapsed time. Waiting again returns or
+  // throws the same.
   void Wait();
   bool Done() const;  // without blocking; true also after a failure
 
@@ -63,8 +66,8 @@ using Counts = std::vector<int64_t>;
 
 class Communicator {
  public:
-  Communicator(std::unique_ptr<Backend> backend, std::vector<int64_t> ranks, int64_t index, Role role,
-               double timeout_seconds, std::shared_ptr<RankContext> context);
+  Communicator(std::unique_ptr<Backend> backend, std::vector<int64_t> ranks, int64_t index,
+               Role role, double timeout_seconds, std::shared_ptr<RankContext> context);
   ~Communicator();
 
   int64_t index() const { return index_; }  // this rank's place in the group
@@ -75,8 +78,8 @@ class Communicator {
   // out = concatenation of every rank's `in`. `in` may be this rank's own part of `out`.
   Work AllGather(const at::Tensor& out, const at::Tensor& in, const Counts& counts = {},
                  const OpInfo& info = {});
-  // out = this rank's part of the elementwise reduction of every rank's `in`. `out` may be that part of
-  // `in`; the rest of `in` is left alone.
+  // out = this rank's part of the elementwise reduction of every rank's `in`. `out` may be that
+  // part of `in`; the rest of `in` is left alone.
   Work ReduceScatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op,
                      const Counts& counts = {}, const OpInfo& info = {});
   Work AllReduce(const at::Tensor& inout, ReduceOp op, const OpInfo& info = {});
@@ -89,7 +92,18 @@ class Communicator {
 
  private:
   template <typename Fn>
-  Work Start(absl::string_view op, const OpInfo& info, int64_t bytes, int64_t recv_bytes, Fn&& launch);
+  Work Start(absl::string_view op, const OpInfo& info, int64_t bytes, int64_t recv_bytes,
+             Fn&& launch);
+  // "all_gather (role gather, group [0, 1]): ", the beginning of messages about arguments.
+  std::string Describe(absl::string_view op, const OpInfo& info) const;
+  void CheckTensor(absl::string_view op, const OpInfo& info, absl::string_view name,
+                   const at::Tensor& tensor) const;
+  // CheckTensor of both, and equal types.
+  void CheckPair(absl::string_view op, const OpInfo& info, const at::Tensor& out,
+                 const at::Tensor& in) const;
+  // `counts`, or equal ones when empty; they must add up to `total`, the elements of tensor `name`.
+  Counts CompleteCounts(absl::string_view op, const OpInfo& info, absl::string_view name,
+                        const Counts& counts, int64_t total) const;
 
   std::unique_ptr<Backend> backend_;
   std::vector<int64_t> ranks_;

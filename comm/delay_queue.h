@@ -1,5 +1,5 @@
-// Launches operations later, in order, from a thread of its own: how injected delays hold an operation
-// back without holding up its caller.
+// Launches operations later, in order, from a thread of its own: how injected delays hold an
+// operation back without holding up its caller.
 #pragma once
 
 #include <condition_variable>
@@ -21,7 +21,8 @@ class DelayQueue {
   // Operations not launched by then fail.
   ~DelayQueue();
 
-  // Launches after all earlier ones, not before `seconds` from now. What `launch` throws, Wait throws.
+  // Launches after all earlier ones, not before `seconds` from now. What `launch` throws, Wait
+  // throws.
   std::unique_ptr<Pending> Post(double seconds, Launch launch);
 
   struct Item;

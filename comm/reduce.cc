@@ -49,10 +49,12 @@ void Reduce(void* out, absl::Span<const void* const> parts, int64_t n, ReduceOp 
     case ReduceOp::kProduct:
       return run([](Acc a, Acc b) { return static_cast<Acc>(a * b); });
     case ReduceOp::kMin:
-      if constexpr (!kIsComplex<T>) return run([](Acc a, Acc b) { return b != b || b < a ? b : a; });
+      if constexpr (!kIsComplex<T>)
+        return run([](Acc a, Acc b) { return b != b || b < a ? b : a; });
       break;
     case ReduceOp::kMax:
-      if constexpr (!kIsComplex<T>) return run([](Acc a, Acc b) { return b != b || b > a ? b : a; });
+      if constexpr (!kIsComplex<T>)
+        return run([](Acc a, Acc b) { return b != b || b > a ? b : a; });
       break;
     case ReduceOp::kBand:
       if constexpr (std::is_integral_v<T>) return run([](Acc a, Acc b) -> Acc { return a & b; });
@@ -71,14 +73,15 @@ void Reduce(void* out, absl::Span<const void* const> parts, int64_t n, ReduceOp 
 
 std::string ReduceProblem(c10::ScalarType dtype, ReduceOp op) {
   const bool integral = c10::isIntegralType(dtype, /*includeBool=*/true);
-  const bool known = integral || dtype == at::kFloat || dtype == at::kDouble || dtype == at::kHalf ||
-                     dtype == at::kBFloat16 || dtype == at::kComplexFloat ||
+  const bool known = integral || dtype == at::kFloat || dtype == at::kDouble ||
+                     dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kComplexFloat ||
                      dtype == at::kComplexDouble;
   const bool bits = op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
   const bool order = op == ReduceOp::kMin || op == ReduceOp::kMax;
   std::string legal;
   if (!known || dtype == at::kUInt16 || dtype == at::kUInt32 || dtype == at::kUInt64) {
-    legal = "float, double, half, bfloat16, complex, bool and integers of 8 to 64 bits can be reduced";
+    legal =
+        "float, double, half, bfloat16, complex, bool and integers of 8 to 64 bits can be reduced";
   } else if (bits && !integral) {
     legal = "bitwise reductions take integers and bool";
   } else if (op == ReduceOp::kAvg && integral) {
@@ -90,11 +93,12 @@ std::string ReduceProblem(c10::ScalarType dtype, ReduceOp op) {
   } else {
     return "";
   }
-  return absl::StrCat("cannot reduce ", c10::toString(dtype), " with ", ReduceOpName(op), ": ", legal);
+  return absl::StrCat("cannot reduce ", c10::toString(dtype), " with ", ReduceOpName(op), ": ",
+                      legal);
 }
 
-void ReduceInOrder(void* out, absl::Span<const void* const> parts, int64_t n,
-                   c10::ScalarType dtype, ReduceOp op) {
+void ReduceInOrder(void* out, absl::Span<const void* const> parts, int64_t n, c10::ScalarType dtype,
+                   ReduceOp op) {
   switch (dtype) {
     case at::kFloat:
       return Reduce<float>(out, parts, n, op);

@@ -14,9 +14,9 @@ namespace lins {
 std::string ReduceProblem(c10::ScalarType dtype, ReduceOp op);
 
 // out[i] = parts[0][i] op parts[1][i] op ... for n elements, from left to right. Half and bfloat16
-// accumulate in float and are rounded once; an average is the sum divided by the number of parts; minima
-// and maxima propagate NaN. `out` may be one of the parts. CPU memory.
-void ReduceInOrder(void* out, absl::Span<const void* const> parts, int64_t n,
-                   c10::ScalarType dtype, ReduceOp op);
+// accumulate in float and are rounded once; an average is the sum divided by the number of parts;
+// minima and maxima propagate NaN. `out` may be one of the parts. CPU memory.
+void ReduceInOrder(void* out, absl::Span<const void* const> parts, int64_t n, c10::ScalarType dtype,
+                   ReduceOp op);
 
 }  // namespace lins

@@ -1,8 +1,8 @@
 // What one rank knows while it runs: who records its collectives, and what tests inject into them.
 //
-// Each rank has one RankContext: the process' own, or, where ranks are threads, the thread's. A World
-// takes the context current at its creation and every communicator of that world reports to it, from
-// whatever thread carries the operation out.
+// Each rank has one RankContext: the process' own, or, where ranks are threads, the thread's. A
+// World takes the context current at its creation and every communicator of that world reports to
+// it, from whatever thread carries the operation out.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,12 @@ namespace lins {
 
 // One logical step, whatever messages carry it out.
 struct TraceRecord {
-  std::string op;    // all_gather, reduce_scatter, all_reduce, all_to_all, permute, broadcast, exchange
-  std::string role;  // gather, reduce, update, other
-  std::string unit;  // module name, or ""
-  std::string axes;  // in the notation, or ""
-  std::vector<int64_t> group;  // ranks
+  std::string
+      op{};  // all_gather, reduce_scatter, all_reduce, all_to_all, permute, broadcast, exchange
+  std::string role{};            // gather, reduce, update, other
+  std::string unit{};            // module name, or ""
+  std::string axes{};            // in the notation, or ""
+  std::vector<int64_t> group{};  // ranks
   int64_t bytes = 0;       // all_gather: the gathered bytes; reduce_scatter: the unreduced bytes;
                            // all_reduce: the buffer; broadcast: the message; all_to_all: the input
   int64_t recv_bytes = 0;  // what this rank must receive: see Communicator
@@ -31,7 +32,7 @@ struct TraceRecord {
 
 // Matches operations for injection; empty strings match everything.
 struct OpFilter {
-  std::string op, unit, role;
+  std::string op{}, unit{}, role{};
 };
 
 class RankContext {
@@ -63,8 +64,8 @@ class RankContext {
   // Used by Communicator.
   std::shared_ptr<TraceRecord> Begin(TraceRecord record);  // null when nobody traces
   void End(const std::shared_ptr<TraceRecord>& record);
-  double Delay(const TraceRecord& op) const;                     // seconds to hold back
-  std::string Failure(const TraceRecord& op) const;              // "" = none
+  double Delay(const TraceRecord& op) const;         // seconds to hold back
+  std::string Failure(const TraceRecord& op) const;  // "" = none
 
  private:
   struct Injection {

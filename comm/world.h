@@ -1,8 +1,8 @@
 // A world: all ranks of a job as one of them sees it, and the communicators it has created so far.
 //
 //   auto world = World::Gloo(store, rank, size, 600.0);         // processes, over a c10d store
-//   std::vector<std::shared_ptr<World>> worlds = World::Threads(4);  // ranks as threads, one world each
-//   world->Get({0, 2}, Role::kReduce).AllReduce(x, ReduceOp::kSum).Wait();
+//   std::vector<std::shared_ptr<World>> worlds = World::Threads(4);  // ranks as threads, one world
+//   each world->Get({0, 2}, Role::kReduce).AllReduce(x, ReduceOp::kSum).Wait();
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,16 @@ class World {
  public:
   // One process, one rank.
   static std::shared_ptr<World> Single();
-  // `size` ranks of this process that share memory. Give worlds[r] to the thread of rank r.
+  // `size` ranks of this process that share memory. Give worlds[r] to the thread of rank r, which
+  // begins with RankContext::Scope(worlds[r]->shared_context()): each world has a context of its
+  // own.
   static std::vector<std::shared_ptr<World>> Threads(int64_t size, double timeout_seconds = 60.0);
   // Processes (or threads) that meet in a store. Collective.
-  static std::shared_ptr<World> Gloo(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size,
-                                     double timeout_seconds);
+  static std::shared_ptr<World> Gloo(c10::intrusive_ptr<c10d::Store> store, int64_t rank,
+                                     int64_t size, double timeout_seconds);
   // As Gloo, over NCCL on the current CUDA device. Throws where lins was built without CUDA.
-  static std::shared_ptr<World> Nccl(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size,
-                                     double timeout_seconds);
+  static std::shared_ptr<World> Nccl(c10::intrusive_ptr<c10d::Store> store, int64_t rank,
+                                     int64_t size, double timeout_seconds);
 
   ~World();
   int64_t rank() const { return rank_; }
@@ -43,27 +45,30 @@ class World {
   double timeout() const { return timeout_; }
   const std::string& backend() const { return name_; }  // "single", "threads", "gloo", "nccl"
   RankContext& context() const { return *context_; }
+  const std::shared_ptr<RankContext>& shared_context() const { return context_; }
 
-  // The communicator of `ranks` (which contain this rank; their order is the group's) for `role`: created on
-  // first use, by all its ranks, and kept.
+  // The communicator of `ranks` (which contain this rank; their order is the group's) for `role`:
+  // created on first use, by all its ranks, and kept.
   Communicator& Get(const std::vector<int64_t>& ranks, Role role);
 
-  // Throws an Error on every rank unless all pass the same `value`: "ranks disagree about WHAT: rank 0 has
+  // Throws an Error on every rank unless all pass the same `value`: "ranks disagree about WHAT:
+  // rank 0 has
   // ..., rank 2 has ...". Collective over the world.
   void CheckAgreement(const std::string& what, const std::string& value);
 
-  // Wakes every rank that waits in this world with an error that gives the reason; later operations fail
-  // at once. Ranks as threads only; elsewhere the time-out does it.
+  // Wakes every rank that waits in this world with an error that gives the reason; later operations
+  // fail at once. Ranks as threads only; elsewhere the time-out does it.
   void Abort(const std::string& reason);
-  // Releases all communicators, in a fixed order. Further use is an error. Called by the destructor.
+  // Releases all communicators, in a fixed order. Further use is an error. Called by the
+  // destructor.
   void Shutdown();
 
  private:
   // Makes the transport of one group; the key is the same on all its ranks and unique in the world.
-  using BackendFactory = std::function<std::unique_ptr<Backend>(const std::vector<int64_t>& ranks,
-                                                                int64_t index, const std::string& key)>;
+  using BackendFactory = std::function<std::unique_ptr<Backend>(
+      const std::vector<int64_t>& ranks, int64_t index, const std::string& key)>;
   World(std::string name, int64_t rank, int64_t size, double timeout, BackendFactory factory,
-        std::function<void(const std::string&)> abort = {});
+        std::shared_ptr<RankContext> context, std::function<void(const std::string&)> abort = {});
 
   std::string name_;
   int64_t rank_, size_;

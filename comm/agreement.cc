@@ -1,0 +1,83 @@
+// World::CheckAgreement: fingerprints first, the values themselves only when they differ.
+#include <ATen/ATen.h>
+
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "comm/world.h"
+#include "mesh/error.h"
+
+namespace lins {
+namespace {
+
+constexpr size_t kShown = 300;  // characters of a value in the message
+constexpr size_t kListed = 4;   // ranks in the message
+
+// FNV-1a: the same in every process.
+uint64_t Fingerprint(const std::string& text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const unsigned char c : text) hash = (hash ^ c) * 0x100000001b3;
+  return hash;
+}
+
+// The values of all ranks, on the CPU; each rank passes a CPU tensor of counts[rank] elements.
+at::Tensor Gather(Communicator& world, const at::Tensor& own, const Counts& counts,
+                  c10::DeviceType device) {
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const at::Tensor out = at::empty({total}, own.options().device(device));
+  world.AllGather(out, own.to(device), counts).Wait();
+  return out.cpu();
+}
+
+std::string Shown(const std::string& value) {
+  if (value.size() <= kShown) return value;
+  return absl::StrCat(value.substr(0, kShown), "... (", value.size(), " characters)");
+}
+
+}  // namespace
+
+void World::CheckAgreement(const std::string& what, const std::string& value) {
+  if (size_ == 1) return;
+  std::vector<int64_t> ranks(size_);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  Communicator& world = Get(ranks, Role::kOther);
+  const auto device = name_ == "nccl" ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
+
+  const at::Tensor own = at::empty({2}, at::kLong);
+  own.data_ptr<int64_t>()[0] = static_cast<int64_t>(Fingerprint(value));
+  own.data_ptr<int64_t>()[1] = static_cast<int64_t>(value.size());
+  const at::Tensor all = Gather(world, own, Counts(size_, 2), device);
+  const int64_t* pairs = all.data_ptr<int64_t>();
+  bool agree = true;
+  Counts lengths(size_);
+  for (int64_t r = 0; r < size_; ++r) {
+    agree &= pairs[2 * r] == pairs[0] && pairs[2 * r + 1] == pairs[1];
+    lengths[r] = pairs[2 * r + 1];
+  }
+  if (agree) return;
+
+  const at::Tensor bytes = at::empty({static_cast<int64_t>(value.size())}, at::kByte);
+  if (!value.empty()) std::memcpy(bytes.mutable_data_ptr(), value.data(), value.size());
+  const at::Tensor texts = Gather(world, bytes, lengths, device);
+  const char* next = reinterpret_cast<const char*>(texts.const_data_ptr());
+  std::string first;
+  std::vector<std::string> shown;
+  size_t differing = 0;
+  for (int64_t r = 0; r < size_; ++r) {
+    const std::string text(next, lengths[r]);
+    next += lengths[r];
+    if (r == 0) first = text;
+    if (r > 0 && text == first) continue;
+    differing += r > 0;
+    if (shown.size() < kListed) shown.push_back(absl::StrCat("rank ", r, " has ", Shown(text)));
+  }
+  std::string more;
+  if (differing >= kListed) more = absl::StrCat(" (", differing, " ranks differ from rank 0)");
+  throw Error(absl::StrCat("ranks disagree about ", what, ": ", absl::StrJoin(shown, ", "), more));
+}
+
+}  // namespace lins

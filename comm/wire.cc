@@ -1,0 +1,119 @@
+#include "comm/wire.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace lins {
+namespace {
+
+// Without the "[file:line] " that Gloo begins its messages with, and c10's stack trace at the end.
+std::string Readable(std::string message) {
+  if (absl::StartsWith(message, "[")) {
+    if (const size_t end = message.find("] "); end != std::string::npos) message.erase(0, end + 2);
+  }
+  if (const size_t end = message.find('\n'); end != std::string::npos) message.erase(end);
+  return message;
+}
+
+at::Tensor Slice(const at::Tensor& flat, int64_t offset, int64_t n) {
+  at::AutoDispatchBelowADInplaceOrView guard;
+  return flat.narrow(0, offset, n);
+}
+
+}  // namespace
+
+Deadline::Deadline(double seconds)
+    : end_(std::chrono::steady_clock::now() +
+           std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+               std::chrono::duration<double>(seconds))) {}
+
+std::chrono::milliseconds Deadline::Left() const {
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(end_ - std::chrono::steady_clock::now());
+  return std::max(left, std::chrono::milliseconds(1));
+}
+
+Wire::Wire(c10::intrusive_ptr<c10d::Backend> group, std::vector<int64_t> ranks, int tag)
+    : ranks_(std::move(ranks)), tag_(tag), group_(group) {}
+
+Wire::~Wire() = default;
+
+void Wire::Send(const at::Tensor& flat, int64_t offset, int64_t n, int64_t to, int phase) {
+  if (n == 0) return;
+  const auto group = group_.lock();
+  if (!group) throw std::runtime_error("the communicator was released");
+  std::vector<at::Tensor> tensors = {Slice(flat, offset, n)};
+  auto work = group->send(tensors, static_cast<int>(to), tag_ + phase);
+  std::lock_guard lock(mutex_);
+  sends_.push_back({std::move(work), to});
+}
+
+void Wire::Recv(const at::Tensor& flat, int64_t offset, int64_t n, int64_t from, int phase) {
+  if (n == 0) return;
+  const auto group = group_.lock();
+  if (!group) throw std::runtime_error("the communicator was released");
+  std::vector<at::Tensor> tensors = {Slice(flat, offset, n)};
+  auto work = group->recv(tensors, static_cast<int>(from), tag_ + phase);
+  std::lock_guard lock(mutex_);
+  recvs_.push_back({std::move(work), from});
+}
+
+void Wire::WaitRecvs(const Deadline& deadline) { Wait(recvs_, "receiving from rank ", deadline); }
+void Wire::WaitSends(const Deadline& deadline) { Wait(sends_, "sending to rank ", deadline); }
+
+void Wire::Wait(std::vector<Message>& messages, const char* what, const Deadline& deadline) {
+  for (size_t i = 0;; ++i) {
+    Message message;
+    {
+      std::lock_guard lock(mutex_);
+      if (interrupted_)
+        throw std::runtime_error("the communicator was released during the operation");
+      if (i == messages.size()) break;
+      message = messages[i];
+    }
+    try {
+      if (!message.work->wait(deadline.Left())) throw std::runtime_error("interrupted");
+    } catch (const std::exception& e) {
+      throw std::runtime_error(absl::StrCat(what, ranks_[message.peer], ": ", Readable(e.what())));
+    }
+  }
+  std::lock_guard lock(mutex_);
+  messages.clear();
+}
+
+void Wire::Interrupt() {
+  std::lock_guard lock(mutex_);
+  interrupted_ = true;
+  for (const Message& message : recvs_) message.work->abort();
+  for (const Message& message : sends_) message.work->abort();
+}
+
+at::Tensor StagingPool::Take(int64_t bytes) {
+  {
+    std::lock_guard lock(mutex_);
+    for (auto it = free_.begin(); it != free_.end(); ++it) {
+      if (it->numel() < bytes) continue;
+      at::Tensor buffer = *std::move(it);
+      free_.erase(it);
+      return buffer;
+    }
+  }
+  return at::empty({bytes}, at::kByte);
+}
+
+void StagingPool::Give(at::Tensor buffer) {
+  std::lock_guard lock(mutex_);
+  free_.push_back(std::move(buffer));
+  std::sort(free_.begin(), free_.end(),
+            [](const at::Tensor& a, const at::Tensor& b) { return a.numel() < b.numel(); });
+  if (free_.size() > kKeep) free_.erase(free_.begin());
+}
+
+}  // namespace lins

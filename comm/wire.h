@@ -1,0 +1,64 @@
+// The messages of one operation over a c10d process group, and memory for those on their way.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+namespace lins {
+
+class Deadline {
+ public:
+  explicit Deadline(double seconds);
+  std::chrono::milliseconds Left() const;  // at least 1 ms: 0 means "no limit" to c10d
+
+ private:
+  std::chrono::steady_clock::time_point end_;
+};
+
+// Messages of no elements are not sent: both sides know the counts. Peers are indices of the group.
+class Wire {
+ public:
+  Wire(c10::intrusive_ptr<c10d::Backend> group, std::vector<int64_t> ranks, int tag);
+  ~Wire();
+
+  void Send(const at::Tensor& flat, int64_t offset, int64_t n, int64_t to, int phase = 0);
+  void Recv(const at::Tensor& flat, int64_t offset, int64_t n, int64_t from, int phase = 0);
+  // Throw std::runtime_error that names the peer on failure and when the deadline has passed.
+  void WaitRecvs(const Deadline& deadline);
+  void WaitSends(const Deadline& deadline);
+  void Interrupt();  // from another thread: makes the waits above throw
+
+ private:
+  struct Message {
+    c10::intrusive_ptr<c10d::Work> work;
+    int64_t peer;
+  };
+  void Wait(std::vector<Message>& messages, const char* what, const Deadline& deadline);
+
+  const std::vector<int64_t> ranks_;
+  const int tag_;
+  std::mutex mutex_;
+  c10::weak_intrusive_ptr<c10d::Backend> group_;  // which a released communicator does not outlive
+  std::vector<Message> sends_, recvs_;            // guarded by mutex_
+  bool interrupted_ = false;                      // guarded by mutex_
+};
+
+// Buffers kept between operations: fresh memory costs a page fault for every 4 KiB.
+class StagingPool {
+ public:
+  at::Tensor Take(int64_t bytes);  // bytes or more
+  void Give(at::Tensor buffer);
+
+ private:
+  static constexpr size_t kKeep = 4;
+  std::mutex mutex_;
+  std::vector<at::Tensor> free_;
+};
+
+}  // namespace lins

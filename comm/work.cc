@@ -1,0 +1,50 @@
+#include "comm/work.h"
+
+#include <exception>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "mesh/error.h"
+
+namespace lins {
+
+void Work::State::Fail(const std::string& reason) {
+  error = absl::StrCat(
+      op.op, " failed on rank ", op.rank,
+      op.unit.empty() ? "" : absl::StrCat(" for unit '", op.unit, "'"), " (role ", op.role,
+      ", group [", absl::StrJoin(op.group, ", "), "], sequence ", op.sequence, ", ", op.bytes,
+      " bytes, ",
+      absl::StrFormat("%.3f s elapsed, time-out %g s", MonotonicSeconds() - op.start, timeout),
+      "): ", reason);
+  context->End(record);
+}
+
+void Work::State::Finish() {
+  try {
+    pending->Wait(timeout);
+    context->End(record);
+  } catch (const std::exception& e) {
+    Fail(e.what());
+  }
+  pending.reset();
+}
+
+void Work::Wait() {
+  if (state_ == nullptr) return;
+  std::lock_guard lock(state_->mutex);
+  if (state_->pending != nullptr) state_->Finish();
+  if (!state_->error.empty()) throw Error(state_->error, Error::Kind::kRuntime);
+}
+
+bool Work::Done() const {
+  if (state_ == nullptr) return true;
+  std::unique_lock lock(state_->mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return false;  // another thread waits for it
+  if (state_->pending == nullptr) return true;
+  if (!state_->pending->Done()) return false;
+  state_->Finish();
+  return true;
+}
+
+}  // namespace lins

@@ -1,0 +1,151 @@
+#include "comm/world.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "comm/backend.h"
+#include "comm/gloo.h"
+#include "comm/nccl.h"
+#include "comm/threads.h"
+#include "comm/trace.h"
+#include "mesh/error.h"
+
+namespace lins {
+namespace {
+
+std::string List(const std::vector<int64_t>& ranks) {
+  return absl::StrCat("[", absl::StrJoin(ranks, ", "), "]");
+}
+
+void CheckWorld(int64_t rank, int64_t size, double timeout) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw Error(absl::StrCat("rank ", rank, " of a world of ", size,
+                             ": must be at least 0 and less than the size"));
+  }
+  if (!(timeout > 0 && timeout <= 1e8)) {
+    throw Error(absl::StrCat("time-out ", timeout, " s: must be above 0 and at most 1e8"));
+  }
+}
+
+// A prefix that all ranks agree on and no earlier world over the same store has.
+std::string NewPrefix(c10d::Store& store, int64_t rank) {
+  return absl::StrCat("lins/", store.add(absl::StrCat("lins/worlds/", rank), 1));
+}
+
+}  // namespace
+
+World::World(std::string name, int64_t rank, int64_t size, double timeout, BackendFactory factory,
+             std::shared_ptr<RankContext> context, std::function<void(const std::string&)> abort)
+    : name_(std::move(name)),
+      rank_(rank),
+      size_(size),
+      timeout_(timeout),
+      factory_(std::move(factory)),
+      abort_(std::move(abort)),
+      context_(std::move(context)) {
+  CheckWorld(rank_, size_, timeout_);
+}
+
+World::~World() { Shutdown(); }
+
+std::shared_ptr<World> World::Single() {
+  return std::shared_ptr<World>(
+      new World("single", 0, 1, 60.0, /*factory=*/nullptr, RankContext::Current()));
+}
+
+std::vector<std::shared_ptr<World>> World::Threads(int64_t size, double timeout_seconds) {
+  CheckWorld(0, size, timeout_seconds);
+  auto hub = std::make_shared<ThreadsHub>();
+  std::vector<std::shared_ptr<World>> worlds;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    worlds.emplace_back(new World(
+        "threads", rank, size, timeout_seconds,
+        [hub](const std::vector<int64_t>& ranks, int64_t index, const std::string& key) {
+          return hub->Join(ranks, index, key);
+        },
+        std::make_shared<RankContext>(), [hub](const std::string& reason) { hub->Abort(reason); }));
+  }
+  return worlds;
+}
+
+std::shared_ptr<World> World::Gloo(c10::intrusive_ptr<c10d::Store> store, int64_t rank,
+                                   int64_t size, double timeout_seconds) {
+  CheckWorld(rank, size, timeout_seconds);
+  const std::string prefix = NewPrefix(*store, rank);
+  auto gloo = std::make_shared<GlooFactory>(std::move(store), timeout_seconds);
+  return std::shared_ptr<World>(new World(
+      "gloo", rank, size, timeout_seconds,
+      [gloo, prefix](const std::vector<int64_t>& ranks, int64_t index, const std::string& key) {
+        return gloo->Connect(ranks, index, absl::StrCat(prefix, "/", key));
+      },
+      RankContext::Current()));
+}
+
+std::shared_ptr<World> World::Nccl(c10::intrusive_ptr<c10d::Store> store, int64_t rank,
+                                   int64_t size, double timeout_seconds) {
+  CheckNccl();
+  CheckWorld(rank, size, timeout_seconds);
+  const std::string prefix = NewPrefix(*store, rank);
+  return std::shared_ptr<World>(new World(
+      "nccl", rank, size, timeout_seconds,
+      [store, prefix, timeout_seconds](const std::vector<int64_t>& ranks, int64_t index,
+                                       const std::string& key) {
+        return ConnectNccl(store, ranks, index, absl::StrCat(prefix, "/", key), timeout_seconds);
+      },
+      RankContext::Current()));
+}
+
+Communicator& World::Get(const std::vector<int64_t>& ranks, Role role) {
+  std::lock_guard lock(mutex_);
+  if (shut_down_) throw Error("this world has been shut down", Error::Kind::kRuntime);
+  if (const auto found = communicators_.find({ranks, role}); found != communicators_.end()) {
+    return *found->second;
+  }
+  std::vector<int64_t> sorted = ranks;
+  std::sort(sorted.begin(), sorted.end());
+  const bool distinct = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+  if (sorted.empty() || sorted.front() < 0 || sorted.back() >= size_ || !distinct) {
+    throw Error(
+        absl::StrCat("group ", List(ranks), ": must hold distinct ranks from 0 to ", size_ - 1));
+  }
+  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+  if (own == ranks.end()) {
+    throw Error(absl::StrCat("group ", List(ranks), " does not contain this rank, ", rank_));
+  }
+  const int64_t index = own - ranks.begin();
+  std::unique_ptr<Backend> backend;
+  if (ranks.size() > 1) {
+    const std::string key = absl::StrCat(RoleName(role), "/", absl::StrJoin(ranks, ","));
+    try {
+      backend = factory_(ranks, index, key);
+    } catch (const std::exception& e) {
+      throw Error(absl::StrCat("rank ", rank_, " cannot connect group ", List(ranks), " for role ",
+                               RoleName(role), " over ", name_, ": ", e.what()),
+                  Error::Kind::kRuntime);
+    }
+  }
+  auto communicator =
+      std::make_unique<Communicator>(std::move(backend), ranks, index, role, timeout_, context_);
+  return *communicators_.emplace(std::make_pair(ranks, role), std::move(communicator))
+              .first->second;
+}
+
+void World::Abort(const std::string& reason) {
+  if (abort_) abort_(reason);
+}
+
+void World::Shutdown() {
+  std::lock_guard lock(mutex_);
+  shut_down_ = true;
+  communicators_.clear();  // in the order of their groups and roles
+  factory_ = nullptr;
+}
+
+}  // namespace lins
