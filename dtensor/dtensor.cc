@@ -1,6 +1,7 @@
 #include "dtensor/dtensor.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -69,7 +70,7 @@ DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh, absl::
 
 DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh, const Layout& layout,
                             std::optional<int64_t> src_rank) {
-  at::NoGradGuard no_grad;
+  c10::NoGradGuard no_grad;
   const Layout whole = Layout::Replicated(ToShape(full.sizes()), mesh);
   const RedistributionPlan* plan = ValueOrThrow(CachedPlan(whole, layout, full.element_size()));
   at::Tensor value = full.detach().contiguous();

@@ -1,6 +1,7 @@
 #include "dtensor/execute.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include "dtensor/region.h"
 #include "mesh/error.h"
@@ -176,7 +177,7 @@ class StepRunner {
 
 at::Tensor Execute(const RedistributionPlan& plan, const at::Tensor& local, const LiveMesh& mesh,
                    const ExecuteOptions& options) {
-  at::NoGradGuard no_grad;
+  c10::NoGradGuard no_grad;
   const int64_t rank = mesh.rank();
   LINS_CHECK(local.is_contiguous() && local.sizes().vec() == Sizes(plan.src.LocalShape(rank)),
              "local tensor does not match ", Describe(plan.src));

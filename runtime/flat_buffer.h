@@ -1,0 +1,121 @@
+// The parameters of one unit that share dtype and trainability, as one padded flat buffer, and this rank's part
+// of their three states.
+//
+// Where P is cut, the whole buffer exists only while it is gathered: the parameters are views of one storage
+// whose memory is lent by a pool, and reading them otherwise raises an error that says so. Where P is not cut the
+// memory is permanent. OS's part of the parameters is a slice of P's part (or, with a lower-precision P, a master
+// of its own); OS's part of the gradient is a slice of G's.
+//
+// Not thread safe: one rank's methods are called by one thread at a time, except those named for streams.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtensor/live_mesh.h"
+#include "lins_policy/unit_plan.h"
+#include "runtime/buffer_pool.h"
+
+namespace lins {
+
+struct NamedParam {
+  std::string name;
+  at::Tensor param;  // a leaf; its data becomes a view of the buffer
+};
+
+struct StateTypes {
+  at::ScalarType param, grad, reduce, master;
+};
+
+// A parameter's place in the buffer.
+struct Window {
+  std::string name;
+  Shape shape;
+  int64_t offset, numel;
+};
+
+class FlatBuffer {
+ public:
+  // Collective: every rank gets rank 0's values; with check_init it is an error when they differ.
+  FlatBuffer(std::string unit, std::vector<NamedParam> params, const Policy& policy, const StateTypes& types,
+             bool check_init, const LiveMesh& mesh, std::shared_ptr<BufferPool> pool);
+  ~FlatBuffer();
+  FlatBuffer(const FlatBuffer&) = delete;
+
+  const std::string& unit() const { return unit_; }
+  const UnitPlan& plan() const { return plan_; }
+  const StateTypes& types() const { return types_; }
+  const std::vector<Window>& windows() const { return windows_; }
+  const std::vector<at::Tensor>& params() const { return params_; }
+  bool trainable() const { return trainable_; }
+  int64_t padding() const { return plan_.total - numel_; }
+
+  // --- P. Gather is for a stream; the rest for the rank's own thread.
+  bool NeedsGather() const { return !plan_.gather.steps.empty(); }
+  void TakeMemory();         // before Gather: borrows memory for the whole buffer
+  void Gather() const;       // fills it; collective over P's pieces
+  void ReleaseMemory();      // gives it back; reading the parameters raises from here on
+  void WriteBack();          // keeps this rank's pieces of the gathered values, masters included
+  bool HasMemory() const { return !NeedsGather() || lease_ != nullptr; }
+
+  // --- G
+  // Forgets gradients and accumulations; the first micro-batch of a step begins with it.
+  void BeginStep();
+  // Adds a gradient of parameter i to this micro-batch's contribution.
+  void AddGradient(size_t i, const at::Tensor& grad);
+  // True where AddGradient was called for parameter i since BeginStep.
+  const std::vector<bool>& used() const { return used_; }
+  // Ends the contribution of a micro-batch and hands out the task that reduces it: to G, and after the last one
+  // on to OS, divided by `divisor`. The task is for a stream; every rank must run it, gradients or not.
+  std::function<void()> FinishMicroBatch(bool last, double divisor);
+  void DropContribution();  // after a failure
+
+  // --- OS: this rank's slice of the padded buffer, [optim_begin, optim_begin + numel of it).
+  int64_t optim_begin() const { return optim_begin_; }
+  at::Tensor OptimParam() const;  // the masters: updated in place by optimizers
+  at::Tensor OptimGrad() const;   // reduced and divided, after the last micro-batch
+  std::map<std::string, at::Tensor>& optim_state() { return optim_state_; }
+  const std::map<std::string, at::Tensor>& optim_state() const { return optim_state_; }
+  // Brings the updated slice into P of all ranks; for a stream; collective.
+  void Update() const;
+
+  const at::Tensor& param_shard() const { return param_; }
+  const at::Tensor& grad_shard() const { return grad_; }
+  const std::optional<at::Tensor>& master() const { return master_; }
+
+ private:
+  void LoadInitial(bool check_init);
+  at::Tensor Target(size_t i);  // where gradients of parameter i are collected
+
+  std::string unit_;
+  std::vector<Window> windows_;
+  std::vector<at::Tensor> params_;
+  bool trainable_;
+  int64_t numel_;
+  LiveMesh mesh_;
+  std::shared_ptr<BufferPool> pool_;
+  UnitPlan plan_;
+  StateTypes types_;
+
+  at::Tensor full_;   // 1-D view of the whole buffer's storage
+  at::Tensor param_;  // P: the same memory as full_ where P is not cut
+  std::shared_ptr<BufferPool::Lease> lease_;
+
+  at::Tensor grad_;  // G, made by the first gradient
+  std::optional<at::Tensor> master_;
+  std::map<std::string, at::Tensor> optim_state_;
+  int64_t optim_begin_, optim_numel_;
+
+  std::shared_ptr<BufferPool::Lease> bucket_lease_;
+  at::Tensor bucket_;          // this micro-batch's contribution where G is cut
+  std::vector<bool> arrived_;  // what has been written to it
+  std::vector<bool> used_;     // gradients since BeginStep
+  bool accumulating_ = false;  // G holds earlier micro-batches
+};
+
+}  // namespace lins

@@ -1,0 +1,160 @@
+// A model whose units' states are placed by a plan: the executor of training steps.
+//
+//   auto model = ShardedModel::Create(mesh, {{"", root_params, policy}, {"layers.0", ...}, ...}, {});
+//   model->BeginMicroBatch(0, 2);
+//   at::Tensor y = model->Call(1, {x}, [&](auto in) { return block->forward(in[0]); });   // C++
+//
+// From Python, hooks call PreForward, EnterUnit, LeaveUnit, PostForward around each module's forward. The rest
+// follows from autograd: a unit is gathered when a gradient reaches its outputs, and its own gradients are
+// reduced when one has reached its inputs, or else at the end of the backward.
+//
+// Order. Collectives of one role run on one stream. Gathers follow the order in which units compute. Reductions
+// follow the static order (units from last to first, the root at the end) whatever order gradients come in, so
+// that all ranks agree even when they use different parameters.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtensor/dtensor.h"
+#include "runtime/flat_buffer.h"
+#include "runtime/stream.h"
+
+namespace lins {
+
+struct UnitSpec {
+  std::string name;  // of the module; "" for the root, which holds what no other unit does
+  std::vector<NamedParam> params;
+  Policy policy;
+};
+
+struct ShardOptions {
+  bool overlap = true;  // communicate while computing; false: every collective is waited for where it starts
+  int prefetch = 1;     // units gathered ahead
+  bool check_init = false;  // an error when ranks' initial values differ, instead of rank 0's for all
+  std::optional<at::ScalarType> param_dtype, grad_dtype, reduce_dtype;  // default: the parameter's own
+};
+
+// The distributed states of one parameter. What does not exist (yet) is absent.
+struct ParamState {
+  DTensor param;
+  std::optional<DTensor> grad, master;
+  std::vector<std::pair<std::string, DTensor>> optim;  // exp_avg, exp_avg_sq, ...
+};
+
+class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
+ public:
+  // Unit 0 is the root. Collective. Parameters become views of flat buffers, with rank 0's values. An error on
+  // every rank when ranks disagree about units, parameters, policies or options.
+  static std::shared_ptr<ShardedModel> Create(LiveMesh mesh, std::vector<UnitSpec> units, ShardOptions options);
+  ~ShardedModel();
+
+  // --- Forward of one unit. PreForward returns with its parameters complete; PostForward frees them again unless
+  // a backward or a reader needs them.
+  void PreForward(int unit);
+  void PostForward(int unit);
+  // Around the unit's tensors: EnterUnit returns the same inputs with the end of the unit's backward marked, after
+  // which it may be reduced and freed; LeaveUnit marks the outputs, where its backward begins.
+  std::vector<at::Tensor> EnterUnit(int unit, const std::vector<at::Tensor>& inputs);
+  void LeaveUnit(int unit, const std::vector<at::Tensor>& outputs);
+  // All four around fn(inputs) -> output.
+  at::Tensor Call(int unit, std::vector<at::Tensor> inputs,
+                  const std::function<at::Tensor(const std::vector<at::Tensor>&)>& fn);
+
+  // --- Micro-batches: `index` of `count` backwards makes up a step. Index 0 discards what an unfinished step left.
+  // Without a call each backward is a step of its own. The summed gradient is divided by `divisor`, by default
+  // ranks * count.
+  void BeginMicroBatch(int64_t index, int64_t count, std::optional<double> divisor = std::nullopt);
+  void EndMicroBatch();
+
+  // --- Gradients of the finished step
+  bool GradientsReady() const { return grads_ready_; }
+  void ZeroGrad();
+  // Throws unless a step's micro-batches are complete, or none has begun.
+  void CheckComplete() const;
+
+  // --- Reading and writing whole parameters of some units. Collective. Nestable.
+  void Unshard(const std::vector<int>& units);
+  void Reshard(const std::vector<int>& units, bool writeback);
+
+  // Every parameter by name. No communication.
+  std::vector<std::pair<std::string, ParamState>> States() const;
+
+  struct Memory {
+    int64_t param = 0, grad = 0, optim = 0;  // persistent bytes of this rank, padding included
+    int64_t padding = 0;                     // of param, in bytes
+    BufferPool::Stats buffers;
+  };
+  Memory MemoryUse() const;
+
+  // --- For optimizers
+  struct Unit {
+    std::string name;
+    std::vector<std::unique_ptr<FlatBuffer>> buffers;
+    // Forward
+    int depth = 0;  // forwards under way
+    int pins = 0;   // Unshard without Reshard
+    Event gathered;
+    // Backward
+    int uses = 0;           // forwards whose backward has not ended
+    bool in_backward = false;
+    bool finished = false;  // contribution handed to the reduce stream in this backward
+    bool complete = false;  // nothing more will come in this backward
+  };
+  const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
+  const LiveMesh& mesh() const { return mesh_; }
+  const ShardOptions& options() const { return options_; }
+  // Brings the updated slices of OS into P, unit by unit in forward order, and waits.
+  void UpdateParameters();
+  // Communicator of all ranks for small agreements.
+  Communicator& WorldComm() const;
+
+ private:
+  ShardedModel(LiveMesh mesh, ShardOptions options);
+  void BuildUnits(std::vector<UnitSpec> units);
+  void WatchGradients(int unit, FlatBuffer& buffer);
+
+  void LaunchGather(Unit& unit);
+  void EnsureGathered(Unit& unit);
+  void Prefetch(int from, int direction);
+  void ReleaseIfIdle(Unit& unit);
+
+  void OnBackwardStart();        // first hook of a backward
+  void PreBackward(int unit);    // a gradient has reached the unit's outputs
+  void PostBackward(int unit);   // one has reached its inputs
+  void OnGradient(int unit, FlatBuffer& buffer, size_t param, at::Tensor& grad);
+  void LaunchReductions();       // of complete units, as far as the static order allows
+  void FinishBackward();
+  void RecoverFromFailure();     // a backward that never ended
+  void LaunchCountCheck();       // do all ranks have the same number of micro-batches?
+
+  LiveMesh mesh_;
+  ShardOptions options_;
+  std::shared_ptr<BufferPool> pool_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  std::vector<int> reduce_order_;
+
+  int64_t index_ = 0, count_ = 1;  // micro-batch under way
+  int64_t expected_ = 0;           // index that comes next
+  std::optional<double> divisor_;
+  bool explicit_micro_batch_ = false;
+  bool grads_ready_ = false;
+
+  bool in_backward_ = false;
+  size_t next_to_reduce_ = 0;  // in reduce_order_
+  std::vector<Event> reductions_;
+  std::vector<std::shared_ptr<void>> grad_hooks_;
+  at::Tensor counts_in_, counts_out_;
+  Event counts_checked_;
+  bool counts_pending_ = false;
+
+  // Last: their threads end before what their tasks use.
+  std::unique_ptr<Stream> gather_stream_, reduce_stream_, update_stream_, other_stream_;
+};
+
+}  // namespace lins

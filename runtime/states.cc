@@ -1,0 +1,69 @@
+// What a sharded model holds, seen from outside.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "mesh/error.h"
+#include "runtime/sharded_model.h"
+
+namespace lins {
+namespace {
+
+// The part of a window that this rank holds of a buffer split like `buffer_layout`, as a DTensor: `local_buffer`
+// is the rank's slot. Under R the window keeps its shape, otherwise it is flat.
+DTensor WindowOf(const Window& w, const Layout& buffer_layout, const at::Tensor& local_buffer,
+                 const LiveMesh& mesh) {
+  Terms terms;
+  const int64_t total = buffer_layout.shape()[0];
+  if (!buffer_layout.terms().shards.empty()) {
+    terms.flat = FlatTerm{buffer_layout.terms().shards[0].axes, w.offset, total};
+  }
+  const Layout layout = ValueOrThrow(Layout::Create(terms, w.shape, mesh));
+  const int64_t slot = buffer_layout.RangesOf(mesh.rank())[0].first;
+  const Ranges held = layout.RangesOf(mesh.rank());
+  if (!terms.flat) {
+    return DTensor::FromLocal(local_buffer.narrow(0, w.offset, w.numel)
+                                  .view(std::vector<int64_t>(w.shape.begin(), w.shape.end())), mesh, layout);
+  }
+  const int64_t n = held[0].second - held[0].first;
+  return DTensor::FromLocal(local_buffer.narrow(0, n ? w.offset + held[0].first - slot : 0, n), mesh, layout);
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, ParamState>> ShardedModel::States() const {
+  std::vector<std::pair<std::string, ParamState>> out;
+  for (const auto& unit : units_) {
+    for (const auto& b : unit->buffers) {
+      for (size_t i = 0; i < b->windows().size(); ++i) {
+        const Window& w = b->windows()[i];
+        ParamState state{WindowOf(w, b->plan().param, b->param_shard(), mesh_), {}, {}, {}};
+        if (b->trainable()) {
+          const Layout& os = b->plan().optim;
+          if (grads_ready_ && b->used()[i]) state.grad = WindowOf(w, os, b->OptimGrad(), mesh_);
+          if (b->master()) state.master = WindowOf(w, os, *b->master(), mesh_);
+          for (const auto& [name, t] : b->optim_state()) state.optim.emplace_back(name, WindowOf(w, os, t, mesh_));
+        }
+        out.emplace_back(w.name, std::move(state));
+      }
+    }
+  }
+  return out;
+}
+
+ShardedModel::Memory ShardedModel::MemoryUse() const {
+  Memory m;
+  for (const auto& unit : units_) {
+    for (const auto& b : unit->buffers) {
+      m.param += b->param_shard().nbytes();
+      if (b->grad_shard().defined()) m.grad += b->grad_shard().nbytes();
+      if (b->master()) m.optim += b->master()->nbytes();
+      for (const auto& [name, t] : b->optim_state()) m.optim += t.nbytes();
+      m.padding += b->padding() * b->param_shard().element_size() / Product(b->plan().policy.param);
+    }
+  }
+  m.buffers = pool_->stats();
+  return m;
+}
+
+}  // namespace lins
