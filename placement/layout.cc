@@ -241,7 +241,7 @@ absl::StatusOr<Layout> Layout::Create(Terms terms, Shape shape, const Mesh& mesh
   }
   std::sort(terms.shards.begin(), terms.shards.end(),
             [](const auto& a, const auto& b) { return a.dim < b.dim; });
-  // Slots of a flat buffer are equal and partial axes have no order: merge what touches.
+  // Partial axes have no order: one term for each operation, its axes merged where they touch.
   absl::InlinedVector<PartialTerm, 1> partials;
   for (const PartialTerm& t : terms.partials) {
     auto it = std::find_if(partials.begin(), partials.end(),
@@ -269,6 +269,10 @@ absl::StatusOr<Layout> Layout::Create(Terms terms, Shape shape, const Mesh& mesh
                            Mesh::GroupSize(t.owned->axes));
   }
   for (PartialTerm& p : t.partials) p.axes = Canonical(mesh, p.axes);
+  // A part of size 1 leaves nothing to reduce.
+  t.partials.erase(std::remove_if(t.partials.begin(), t.partials.end(),
+                                  [](const PartialTerm& p) { return p.axes.empty(); }),
+                   t.partials.end());
   std::sort(t.partials.begin(), t.partials.end(),
             [](const PartialTerm& a, const PartialTerm& b) { return a.op < b.op; });
   return layout;

@@ -82,7 +82,10 @@ Step MakeStep(StepKind kind, Axes axes, Layout before, Layout after, int64_t ite
         step.peak_bytes, (step.before.LocalNumel(rank) + step.after.LocalNumel(rank)) * itemsize);
   }
   const bool gathers = kind == StepKind::kAllGather || kind == StepKind::kBroadcast;
-  step.bytes = (gathers ? step.after : step.before).MaxLocalNumel() * itemsize;
+  const bool pairwise = kind == StepKind::kPermute || kind == StepKind::kExchange;
+  const int64_t in = step.before.MaxLocalNumel(), out = step.after.MaxLocalNumel();
+  // Of an exchange, which may replicate, the larger side.
+  step.bytes = (gathers ? out : pairwise ? std::max(in, out) : in) * itemsize;
   if (cost_model && step.recv_bytes > 0) {
     int64_t gpus = 1, nodes = 1;
     for (const SubAxis& a : step.axes) (a.axis == mesh.ndim() - 1 ? gpus : nodes) *= a.size;
@@ -95,22 +98,23 @@ int64_t LowerBoundBytes(const Layout& src, const Layout& dst, int64_t itemsize) 
   const Mesh& mesh = src.mesh();
   int64_t contributions = 1;
   int64_t problems = 1;  // reductions that stay pending keep their groups apart
-  for (const PartialTerm& p : src.terms().partials) {
-    Axes pending = p.axes;
-    for (const PartialTerm& q : dst.terms().partials) {
-      if (q.op == p.op && Contains(mesh, pending, q.axes)) pending = Subtract(mesh, pending, q.axes);
+  const auto over = [](const Layout& layout, ReduceOp op) {
+    for (const PartialTerm& p : layout.terms().partials) {
+      if (p.op == op) return p.axes;
     }
+    return Axes();
+  };
+  // A reduction may begin with any contributions: a rank that joins one can give what it has.
+  for (const PartialTerm& q : dst.terms().partials) {
+    if (!Contains(mesh, over(src, q.op), q.axes)) return 0;
+  }
+  for (const PartialTerm& p : src.terms().partials) {
+    const Axes pending = Subtract(mesh, p.axes, over(dst, p.op));
     contributions *= Mesh::GroupSize(pending);
     problems *= Mesh::GroupSize(p.axes) / Mesh::GroupSize(pending);
   }
   int64_t worst = 0, total = 0;
   if (contributions == 1) {
-    // Sums may begin anywhere: a rank that must add to a sum can always contribute what it has.
-    for (const PartialTerm& q : dst.terms().partials) {
-      const bool pending = std::any_of(src.terms().partials.begin(), src.terms().partials.end(),
-                                       [&](const PartialTerm& p) { return p == q; });
-      if (!pending) return 0;
-    }
     for (int64_t rank = 0; rank < mesh.size(); ++rank) {
       worst = std::max(worst, dst.LocalNumel(rank) - OverlapElements(src, rank, dst, rank));
     }

@@ -35,12 +35,15 @@ Axes Slice(const Axes& axes, size_t begin, size_t end) {
   return Axes(axes.begin() + begin, axes.begin() + end);
 }
 
-// Removes the pending reduction with op over `axes`.
-void RemovePartial(const Mesh& mesh, Terms& t, ReduceOp op, const Axes& axes) {
+// Removes the pending reduction with op over `axes`, and over axes of size 1 that the target does not want.
+void RemovePartial(const Mesh& mesh, Terms& t, ReduceOp op, const Axes& axes, const Terms& target) {
+  const Axes stays = PartialOver(target, op);
   for (size_t i = 0; i < t.partials.size(); ++i) {
     if (t.partials[i].op != op) continue;
-    t.partials[i].axes = Subtract(mesh, t.partials[i].axes, axes);
-    if (t.partials[i].axes.empty()) t.partials.erase(t.partials.begin() + i);
+    Axes& rest = t.partials[i].axes;
+    rest = Subtract(mesh, rest, axes);
+    EraseIf(rest, [&](const SubAxis& a) { return a.size == 1 && !Contains(mesh, stays, {&a, 1}); });
+    if (rest.empty()) t.partials.erase(t.partials.begin() + i);
     return;
   }
 }
@@ -89,7 +92,9 @@ class Generator {
   }
 
  private:
+  // A group of one rank keeps what it has.
   void Add(StepKind kind, Axes axes, Terms terms) {
+    if (kind != StepKind::kLocal && Mesh::GroupSize(axes) == 1) kind = StepKind::kSlice;
     Layout after = from_.WithTerms(std::move(terms));
     if (!(after == from_)) out_.push_back({kind, std::move(axes), std::move(after)});
   }
@@ -150,7 +155,7 @@ class Generator {
         for (const PartialTerm& p : f_.partials) {
           if (!Contains(mesh_, p.axes, by)) continue;
           Terms t = Extended(want, by);
-          RemovePartial(mesh_, t, p.op, by);
+          RemovePartial(mesh_, t, p.op, by, t_);
           Add(StepKind::kReduceScatter, by, std::move(t));
         }
       }
@@ -173,7 +178,7 @@ class Generator {
       for (const Axes& axes : choices) {
         if (axes.empty()) continue;
         Terms t = f_;
-        RemovePartial(mesh_, t, p.op, axes);
+        RemovePartial(mesh_, t, p.op, axes, t_);
         Add(StepKind::kAllReduce, axes, std::move(t));
       }
     }
@@ -191,7 +196,7 @@ class Generator {
     t.owned = t_.owned;
     for (const PartialTerm& p : f_.partials) {
       if (!Contains(mesh_, p.axes, axes)) continue;
-      RemovePartial(mesh_, t, p.op, axes);
+      RemovePartial(mesh_, t, p.op, axes, t_);
       return Add(StepKind::kReduceScatter, axes, std::move(t));
     }
     Axes both = from_.PartialAxes();
@@ -277,7 +282,18 @@ class Generator {
       if (t->flat) add(t->flat->axes, 0);
       if (t->owned) add(t->owned->axes, 0);
     }
-    Add(IsPermutation() ? StepKind::kPermute : StepKind::kExchange, axes, t_);
+    const StepKind kind = HoldsTarget()     ? StepKind::kSlice
+                          : IsPermutation() ? StepKind::kPermute
+                                            : StepKind::kExchange;
+    Add(kind, axes, t_);
+  }
+
+  // Every rank has all that it shall have: `S0(x:2@2,x:2)` and `S0(x)` of four rows over four ranks.
+  bool HoldsTarget() const {
+    for (int64_t rank = 0; rank < mesh_.size(); ++rank) {
+      if (OverlapElements(from_, rank, target_, rank) != target_.LocalNumel(rank)) return false;
+    }
+    return true;
   }
 
   // Equal splits over the same axes where each rank's new content is another rank's old one.
