@@ -23,7 +23,7 @@ namespace lins {
 
 // In the order that decides between equals.
 enum class StepKind {
-  kSlice,          // keep part of what is held
+  kSlice,          // keep all or part of what is held: nothing is received
   kLocal,          // no communication: begin a partial, change the notation of the same elements
   kAllGather,      // undo the last axes of a split
   kReduceScatter,  // reduce over axes and split over them at once
