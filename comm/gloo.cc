@@ -16,9 +16,12 @@
 namespace lins {
 namespace {
 
-// Up to this many bytes an all-reduce gathers all contributions and adds them up on every rank: one
-// exchange instead of two.
-constexpr int64_t kSmallAllReduce = 32 * 1024;
+// Up to this many bytes an all-reduce gathers all contributions and adds them up on every rank, one
+// exchange instead of two, and reductions wait for their caller instead of a thread of their own.
+constexpr int64_t kSmall = 32 * 1024;
+// Larger reductions go in up to so many segments, of at least so many bytes per rank.
+constexpr int64_t kSegments = 8;
+constexpr int64_t kSegmentBytes = 256 * 1024;
 
 char* Data(const at::Tensor& flat, int64_t offset = 0) {
   return static_cast<char*>(flat.mutable_data_ptr()) + offset * flat.element_size();
@@ -50,58 +53,52 @@ class MoveTask : public Task {
   Wire wire;
 
  protected:
-  void Run(double timeout_seconds) override {
-    const Deadline deadline(timeout_seconds);
-    wire.WaitRecvs(deadline);
-    wire.WaitSends(deadline);
-  }
+  void Run(double timeout_seconds) override { wire.WaitAll(Deadline(timeout_seconds)); }
   void Interrupt() override { wire.Interrupt(); }
 };
 
-// Contributions of the other ranks arrive in slots of `staging`; then parts[r], rank r's, are
-// combined into out. An all-reduce goes on to send that to everybody.
+// Reduces n elements of the own part. Contributions arrive segment by segment, so that one is added
+// up while the next is on its way; parts[r] is rank r's. An all-reduce sends each reduced segment
+// on.
 class ReduceTask : public MoveTask {
  public:
   using MoveTask::MoveTask;
   ~ReduceTask() override {
-    if (complete) pool->Give(staging);  // else Gloo may still hold it
+    if (complete_) pool->Give(staging);  // else Gloo may still write to it
   }
 
   std::shared_ptr<StagingPool> pool;
   at::Tensor staging;
-  std::vector<const void*> parts;
-  at::Tensor flat;  // keeps the memory of out and of the own part
-  at::Tensor in;
-  void* out = nullptr;
-  int64_t n = 0;
+  std::vector<const char*> parts;
+  at::Tensor in;   // keeps the own contribution
+  at::Tensor out;  // flat; the own part begins at out_offset
+  int64_t out_offset = 0, n = 0, segment = 0;
   ReduceOp op = ReduceOp::kSum;
-  Counts gather;  // all-reduce: elements of flat per rank
-  int64_t index = 0;
+  std::vector<size_t> marks;   // receives that make the first 1, 2, ... segments complete
+  std::vector<int64_t> peers;  // who gets the reduced segments
 
  protected:
   void Run(double timeout_seconds) override {
     const Deadline deadline(timeout_seconds);
-    wire.WaitRecvs(deadline);
-    if (n > 0) ReduceInOrder(out, parts, n, flat.scalar_type(), op);
-    wire.WaitSends(deadline);  // parts of flat that phase 1 overwrites
-    if (!gather.empty()) {
-      const std::vector<int64_t> offsets = Offsets(gather);
-      const int64_t k = gather.size();
-      for (int64_t step = 1; step < k; ++step) {
-        const int64_t from = (index + k - step) % k;
-        wire.Recv(flat, offsets[from], gather[from], from, /*phase=*/1);
+    const int64_t size = out.element_size();
+    std::vector<const void*> pointers(parts.size());
+    for (size_t s = 0; s < marks.size(); ++s) {
+      wire.WaitRecvs(marks[s], deadline);
+      const int64_t begin = std::min<int64_t>(s * segment, n), end = std::min(begin + segment, n);
+      for (size_t r = 0; r < parts.size(); ++r) pointers[r] = parts[r] + begin * size;
+      if (begin < end) {
+        ReduceInOrder(Data(out, out_offset + begin), pointers, end - begin, out.scalar_type(), op);
       }
-      for (int64_t step = 1; step < k; ++step) {
-        wire.Send(flat, offsets[index], n, (index + step) % k, /*phase=*/1);
+      for (const int64_t peer : peers) {
+        wire.Send(out, out_offset + begin, end - begin, peer, /*phase=*/1);
       }
-      wire.WaitRecvs(deadline);
-      wire.WaitSends(deadline);
     }
-    complete = true;
+    wire.WaitAll(deadline);
+    complete_ = true;
   }
 
  private:
-  bool complete = false;
+  bool complete_ = false;
 };
 
 class GlooBackend : public Backend {
@@ -127,37 +124,47 @@ class GlooBackend : public Backend {
 
   std::unique_ptr<Pending> ReduceScatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op,
                                          const Counts& counts) override {
-    const std::vector<int64_t> offsets = Offsets(counts);
-    const at::Tensor from = Flat(in);
-    auto task = NewReduce(Flat(out), from, offsets[index_], counts[index_], op);
-    task->out = Data(out);
-    EachPeer(
-        [&](int64_t peer, int64_t) { task->wire.Send(from, offsets[peer], counts[peer], peer); });
-    const bool small = in.numel() * static_cast<int64_t>(in.element_size()) <= kSmallAllReduce;
-    return MakePending(std::move(task), progress_, /*background=*/!small);
+    auto task = NewReduce(Flat(in), op, counts);
+    task->out = Flat(out);
+    return MakePending(std::move(task), progress_, /*background=*/!Small(in));
   }
 
   std::unique_ptr<Pending> AllReduce(const at::Tensor& inout, ReduceOp op) override {
     const at::Tensor flat = Flat(inout);
     const int64_t k = size(), n = flat.numel();
-    if (n * static_cast<int64_t>(flat.element_size()) <= kSmallAllReduce) {
+    if (Small(flat)) {
       // What goes out is a copy: the sum overwrites the tensor while messages may be under way.
-      auto task = NewReduce(flat, flat, 0, n, op, /*extra_slots=*/1);
-      const at::Tensor copy = Typed(task->staging, (k - 1) * n, n, flat.scalar_type());
-      CopyElements(copy, 0, flat, 0, n);
-      task->out = Data(flat);
-      EachPeer([&](int64_t peer, int64_t) { task->wire.Send(copy, 0, n, peer); });
+      auto task = NewTask<ReduceTask>();
+      task->staging = pool_->Take(k * n * flat.element_size());
+      const at::Tensor slots = Typed(task->staging, k * n, flat.scalar_type());
+      CopyElements(slots, index_ * n, flat, 0, n);
+      for (int64_t r = 0; r < k; ++r) task->parts.push_back(Data(slots, r * n));
+      EachPeer([&](int64_t, int64_t peer) { task->wire.Recv(slots, peer * n, n, peer); });
+      EachPeer([&](int64_t peer, int64_t) { task->wire.Send(slots, index_ * n, n, peer); });
+      task->marks = {task->wire.posted()};
+      task->out = flat;
+      task->n = task->segment = n;
+      task->pool = pool_;
+      task->op = op;
       return MakePending(std::move(task), progress_, /*background=*/false);
     }
     const int64_t chunk = (n + k - 1) / k;
     Counts counts(k);
     for (int64_t r = 0; r < k; ++r) counts[r] = std::clamp<int64_t>(n - r * chunk, 0, chunk);
     const std::vector<int64_t> offsets = Offsets(counts);
-    auto task = NewReduce(flat, flat, offsets[index_], counts[index_], op);
-    task->out = Data(flat, offsets[index_]);
-    EachPeer(
-        [&](int64_t peer, int64_t) { task->wire.Send(flat, offsets[peer], counts[peer], peer); });
-    task->gather = std::move(counts);
+    auto task = NewReduce(flat, op, counts);
+    task->out = flat;
+    task->out_offset = offsets[index_];
+    // A peer sends a reduced segment only after it has read this rank's contribution to it, so that
+    // the results may be received over what is being sent.
+    for (int64_t begin = 0; begin < chunk; begin += task->segment) {
+      EachPeer([&](int64_t, int64_t peer) {
+        const int64_t from = std::min(begin, counts[peer]);
+        const int64_t to = std::min(begin + task->segment, counts[peer]);
+        task->wire.Recv(flat, offsets[peer] + from, to - from, peer, /*phase=*/1);
+      });
+    }
+    EachPeer([&](int64_t peer, int64_t) { task->peers.push_back(peer); });
     return MakePending(std::move(task), progress_, /*background=*/true);
   }
 
@@ -210,35 +217,47 @@ class GlooBackend : public Backend {
     return std::make_shared<T>(group_, ranks_, tag_);
   }
 
-  // `n` elements of a staging buffer from `offset` on, both in elements of `dtype`.
-  static at::Tensor Typed(const at::Tensor& staging, int64_t offset, int64_t n,
-                          at::ScalarType dtype) {
-    at::AutoDispatchBelowADInplaceOrView guard;
-    const int64_t size = c10::elementSize(dtype);
-    return staging.narrow(0, offset * size, n * size).view(dtype);
+  static bool Small(const at::Tensor& tensor) {
+    return tensor.numel() * static_cast<int64_t>(tensor.element_size()) <= kSmall;
   }
 
-  // Posts the receives of a reduction of n elements; the own part begins at `offset` of `in`.
-  std::shared_ptr<ReduceTask> NewReduce(at::Tensor flat, at::Tensor in, int64_t offset, int64_t n,
-                                        ReduceOp op, int64_t extra_slots = 0) {
+  // The first `n` elements of a staging buffer.
+  static at::Tensor Typed(const at::Tensor& staging, int64_t n, at::ScalarType dtype) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    return staging.narrow(0, 0, n * c10::elementSize(dtype)).view(dtype);
+  }
+
+  // A reduction of parts of `in`: all its messages up to the sums are posted.
+  std::shared_ptr<ReduceTask> NewReduce(at::Tensor in, ReduceOp op, const Counts& counts) {
+    const std::vector<int64_t> offsets = Offsets(counts);
+    const int64_t n = counts[index_], size = in.element_size(), slots = counts.size() - 1;
+    const int64_t most = std::max<int64_t>(1, *std::max_element(counts.begin(), counts.end()));
     auto task = NewTask<ReduceTask>();
-    const int64_t slots = size() - 1;
     task->pool = pool_;
-    task->staging = pool_->Take((slots + extra_slots) * n * in.element_size());
-    const at::Tensor typed = Typed(task->staging, 0, slots * n, in.scalar_type());
-    task->parts.resize(size());
-    task->parts[index_] = Data(in, offset);
-    int64_t slot = 0;
-    EachPeer([&](int64_t, int64_t peer) {
-      task->parts[peer] = Data(typed, slot * n);
-      task->wire.Recv(typed, slot * n, n, peer);
-      ++slot;
-    });
-    task->flat = std::move(flat);
-    task->in = std::move(in);
+    task->staging = pool_->Take(slots * n * size);
     task->n = n;
     task->op = op;
-    task->index = index_;
+    task->segment = std::max((most + kSegments - 1) / kSegments, kSegmentBytes / size);
+    const at::Tensor typed = Typed(task->staging, slots * n, in.scalar_type());
+    task->parts.resize(counts.size());
+    task->parts[index_] = Data(in, offsets[index_]);
+    for (int64_t begin = 0; begin < most; begin += task->segment) {
+      int64_t slot = 0;
+      EachPeer([&](int64_t, int64_t peer) {
+        task->parts[peer] = Data(typed, slot * n);
+        const int64_t from = std::min(begin, n), to = std::min(begin + task->segment, n);
+        task->wire.Recv(typed, slot++ * n + from, to - from, peer);
+      });
+      task->marks.push_back(task->wire.posted());
+    }
+    for (int64_t begin = 0; begin < most; begin += task->segment) {
+      EachPeer([&](int64_t peer, int64_t) {
+        const int64_t from = std::min(begin, counts[peer]);
+        const int64_t to = std::min(begin + task->segment, counts[peer]);
+        task->wire.Send(in, offsets[peer] + from, to - from, peer);
+      });
+    }
+    task->in = std::move(in);
     return task;
   }
 

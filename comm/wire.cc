@@ -65,34 +65,44 @@ void Wire::Recv(const at::Tensor& flat, int64_t offset, int64_t n, int64_t from,
   recvs_.push_back({std::move(work), from});
 }
 
-void Wire::WaitRecvs(const Deadline& deadline) { Wait(recvs_, "receiving from rank ", deadline); }
-void Wire::WaitSends(const Deadline& deadline) { Wait(sends_, "sending to rank ", deadline); }
+void Wire::WaitRecvs(size_t count, const Deadline& deadline) {
+  Wait(recvs_, count, "receiving from rank ", deadline);
+}
 
-void Wire::Wait(std::vector<Message>& messages, const char* what, const Deadline& deadline) {
-  for (size_t i = 0;; ++i) {
+void Wire::WaitAll(const Deadline& deadline) {
+  Wait(recvs_, recvs_.size(), "receiving from rank ", deadline);
+  Wait(sends_, sends_.size(), "sending to rank ", deadline);
+}
+
+void Wire::Wait(std::vector<Message>& messages, size_t count, const char* what,
+                const Deadline& deadline) {
+  for (size_t i = 0; i < count; ++i) {
     Message message;
     {
       std::lock_guard lock(mutex_);
-      if (interrupted_)
-        throw std::runtime_error("the communicator was released during the operation");
-      if (i == messages.size()) break;
+      if (interrupted_) throw std::runtime_error("the communicator was released meanwhile");
       message = messages[i];
     }
+    if (!message.work) continue;
     try {
       if (!message.work->wait(deadline.Left())) throw std::runtime_error("interrupted");
     } catch (const std::exception& e) {
       throw std::runtime_error(absl::StrCat(what, ranks_[message.peer], ": ", Readable(e.what())));
     }
+    std::lock_guard lock(mutex_);
+    messages[i].work.reset();
   }
-  std::lock_guard lock(mutex_);
-  messages.clear();
 }
 
 void Wire::Interrupt() {
   std::lock_guard lock(mutex_);
   interrupted_ = true;
-  for (const Message& message : recvs_) message.work->abort();
-  for (const Message& message : sends_) message.work->abort();
+  for (const Message& message : recvs_) {
+    if (message.work) message.work->abort();
+  }
+  for (const Message& message : sends_) {
+    if (message.work) message.work->abort();
+  }
 }
 
 at::Tensor StagingPool::Take(int64_t bytes) {

@@ -29,17 +29,21 @@ class Wire {
 
   void Send(const at::Tensor& flat, int64_t offset, int64_t n, int64_t to, int phase = 0);
   void Recv(const at::Tensor& flat, int64_t offset, int64_t n, int64_t from, int phase = 0);
-  // Throw std::runtime_error that names the peer on failure and when the deadline has passed.
-  void WaitRecvs(const Deadline& deadline);
-  void WaitSends(const Deadline& deadline);
+  // How many receives were posted.
+  size_t posted() const { return recvs_.size(); }
+  // Waits for the first `count` receives, in the order of posting, or for everything. Both throw
+  // std::runtime_error that names the peer on failure and when the deadline has passed.
+  void WaitRecvs(size_t count, const Deadline& deadline);
+  void WaitAll(const Deadline& deadline);
   void Interrupt();  // from another thread: makes the waits above throw
 
  private:
   struct Message {
-    c10::intrusive_ptr<c10d::Work> work;
+    c10::intrusive_ptr<c10d::Work> work;  // null once waited for
     int64_t peer;
   };
-  void Wait(std::vector<Message>& messages, const char* what, const Deadline& deadline);
+  void Wait(std::vector<Message>& messages, size_t count, const char* what,
+            const Deadline& deadline);
 
   const std::vector<int64_t> ranks_;
   const int tag_;

@@ -45,6 +45,7 @@ class World {
   double timeout() const { return timeout_; }
   const std::string& backend() const { return name_; }  // "single", "threads", "gloo", "nccl"
   RankContext& context() const { return *context_; }
+  const std::shared_ptr<RankContext>& context_ptr() const { return context_; }
   const std::shared_ptr<RankContext>& shared_context() const { return context_; }
 
   // The communicator of `ranks` (which contain this rank; their order is the group's) for `role`:
