@@ -54,7 +54,7 @@ class DelayedPending : public Pending {
       std::unique_lock lock(item_->mutex);
       if (!item_->changed.wait_for(lock, Seconds(timeout_seconds),
                                    [this] { return item_->launched; })) {
-        throw std::runtime_error("timed out before its injected delay was over");
+        throw std::runtime_error("timed out before it was launched");
       }
       if (item_->error != nullptr) std::rethrow_exception(item_->error);
     }
@@ -104,8 +104,9 @@ void DelayQueue::Loop() {
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return stop_ || !items_.empty(); });
-    if (stop_) return;
+    if (items_.empty()) return;
     if (Clock::now() < items_.front()->due) {
+      if (stop_) return;
       wake_.wait_until(lock, items_.front()->due);
       continue;
     }

@@ -18,7 +18,7 @@ class DelayQueue {
   using Launch = std::function<std::unique_ptr<Pending>()>;
 
   DelayQueue();
-  // Operations not launched by then fail.
+  // Launches what is due; the rest fails.
   ~DelayQueue();
 
   // Launches after all earlier ones, not before `seconds` from now. What `launch` throws, Wait

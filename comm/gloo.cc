@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 
+#include "comm/posted.h"
 #include "comm/progress.h"
 #include "comm/reduce.h"
 #include "comm/wire.h"
@@ -115,9 +116,9 @@ class GlooBackend : public Backend {
     const std::vector<int64_t> offsets = Offsets(counts);
     const at::Tensor to = Flat(out), from = Flat(in);
     auto task = NewTask<MoveTask>();
+    EachPeer([&](int64_t peer, int64_t) { task->wire.Send(from, 0, counts[index_], peer); });
     EachPeer(
         [&](int64_t, int64_t peer) { task->wire.Recv(to, offsets[peer], counts[peer], peer); });
-    EachPeer([&](int64_t peer, int64_t) { task->wire.Send(from, 0, counts[index_], peer); });
     CopyElements(to, offsets[index_], from, 0, counts[index_]);
     return MakePending(std::move(task), progress_, /*background=*/false);
   }
@@ -139,8 +140,8 @@ class GlooBackend : public Backend {
       const at::Tensor slots = Typed(task->staging, k * n, flat.scalar_type());
       CopyElements(slots, index_ * n, flat, 0, n);
       for (int64_t r = 0; r < k; ++r) task->parts.push_back(Data(slots, r * n));
-      EachPeer([&](int64_t, int64_t peer) { task->wire.Recv(slots, peer * n, n, peer); });
       EachPeer([&](int64_t peer, int64_t) { task->wire.Send(slots, index_ * n, n, peer); });
+      EachPeer([&](int64_t, int64_t peer) { task->wire.Recv(slots, peer * n, n, peer); });
       task->marks = {task->wire.posted()};
       task->out = flat;
       task->n = task->segment = n;
@@ -174,9 +175,9 @@ class GlooBackend : public Backend {
     const at::Tensor to = Flat(out), from = Flat(in);
     auto task = NewTask<MoveTask>();
     EachPeer(
-        [&](int64_t, int64_t peer) { task->wire.Recv(to, outs[peer], out_counts[peer], peer); });
-    EachPeer(
         [&](int64_t peer, int64_t) { task->wire.Send(from, ins[peer], in_counts[peer], peer); });
+    EachPeer(
+        [&](int64_t, int64_t peer) { task->wire.Recv(to, outs[peer], out_counts[peer], peer); });
     CopyElements(to, outs[index_], from, ins[index_], in_counts[index_]);
     return MakePending(std::move(task), progress_, /*background=*/false);
   }
@@ -195,8 +196,8 @@ class GlooBackend : public Backend {
   std::unique_ptr<Pending> Barrier() override {
     const at::Tensor tokens = at::zeros({size()}, at::kByte);
     auto task = NewTask<MoveTask>();
-    EachPeer([&](int64_t, int64_t peer) { task->wire.Recv(tokens, peer, 1, peer); });
     EachPeer([&](int64_t peer, int64_t) { task->wire.Send(tokens, index_, 1, peer); });
+    EachPeer([&](int64_t, int64_t peer) { task->wire.Recv(tokens, peer, 1, peer); });
     return MakePending(std::move(task), progress_, /*background=*/false);
   }
 
@@ -204,6 +205,8 @@ class GlooBackend : public Backend {
   int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
 
   // fn(to, from) for each of the other ranks, each rank beginning with its own neighbours.
+  // Operations post their sends first: fewer messages of Gloo's own cross than with the receives
+  // first.
   template <typename Fn>
   void EachPeer(Fn fn) const {
     for (int64_t step = 1; step < size(); ++step) {
@@ -242,6 +245,13 @@ class GlooBackend : public Backend {
     task->parts.resize(counts.size());
     task->parts[index_] = Data(in, offsets[index_]);
     for (int64_t begin = 0; begin < most; begin += task->segment) {
+      EachPeer([&](int64_t peer, int64_t) {
+        const int64_t from = std::min(begin, counts[peer]);
+        const int64_t to = std::min(begin + task->segment, counts[peer]);
+        task->wire.Send(in, offsets[peer] + from, to - from, peer);
+      });
+    }
+    for (int64_t begin = 0; begin < most; begin += task->segment) {
       int64_t slot = 0;
       EachPeer([&](int64_t, int64_t peer) {
         task->parts[peer] = Data(typed, slot * n);
@@ -249,13 +259,6 @@ class GlooBackend : public Backend {
         task->wire.Recv(typed, slot++ * n + from, to - from, peer);
       });
       task->marks.push_back(task->wire.posted());
-    }
-    for (int64_t begin = 0; begin < most; begin += task->segment) {
-      EachPeer([&](int64_t peer, int64_t) {
-        const int64_t from = std::min(begin, counts[peer]);
-        const int64_t to = std::min(begin + task->segment, counts[peer]);
-        task->wire.Send(in, offsets[peer] + from, to - from, peer);
-      });
     }
     task->in = std::move(in);
     return task;
@@ -293,7 +296,7 @@ std::unique_ptr<Backend> GlooFactory::Connect(const std::vector<int64_t>& ranks,
   auto store = c10::make_intrusive<c10d::PrefixStore>(key, state_->store);
   auto group = c10::make_intrusive<Group>(store, static_cast<int>(index),
                                           static_cast<int>(ranks.size()), std::move(options));
-  return std::make_unique<GlooBackend>(std::move(group), ranks, index, state_->timeout);
+  return Posted(std::make_unique<GlooBackend>(std::move(group), ranks, index, state_->timeout));
 }
 
 }  // namespace lins
