@@ -109,8 +109,31 @@ void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
       if (unit.buffers.back()->trainable()) WatchGradients(static_cast<int>(u), *unit.buffers.back());
     }
   }
+  ConnectGroups();
   for (size_t u = units_.size(); u-- > 1;) reduce_order_.push_back(static_cast<int>(u));
   reduce_order_.push_back(0);
+}
+
+// Creates every communicator that a step needs, here and in one order: later, streams of different roles would
+// wait for each other's partners.
+void ShardedModel::ConnectGroups() {
+  const auto connect = [this](const RedistributionPlan& plan, Role role) {
+    for (const Step& s : plan.steps) {
+      if (Mesh::GroupSize(s.axes) > 1 && s.kind != StepKind::kSlice && s.kind != StepKind::kLocal) {
+        mesh_.Comm(s.axes, role);
+      }
+    }
+  };
+  WorldComm();
+  for (const auto& unit : units_) {
+    for (const auto& b : unit->buffers) {
+      connect(b->plan().gather, Role::kGather);
+      if (!b->trainable()) continue;
+      connect(b->plan().accumulate, Role::kReduce);
+      connect(b->plan().reduce, Role::kReduce);
+      connect(b->plan().update, Role::kUpdate);
+    }
+  }
 }
 
 void ShardedModel::WatchGradients(int unit, FlatBuffer& buffer) {
@@ -119,6 +142,15 @@ void ShardedModel::WatchGradients(int unit, FlatBuffer& buffer) {
       OnGradient(unit, buffer, i, grad);
     }));
   }
+}
+
+int ShardedModel::UnitIndex(const std::string& name) const {
+  std::vector<std::string> names;
+  for (size_t u = 0; u < units_.size(); ++u) {
+    if (units_[u]->name == name) return static_cast<int>(u);
+    names.push_back(absl::StrCat("'", units_[u]->name, "'"));
+  }
+  throw Error(absl::StrCat("no unit '", name, "': the model has ", absl::StrJoin(names, ", ")));
 }
 
 // --- Gathering
@@ -171,7 +203,7 @@ void ShardedModel::PreForward(int u) {
 
 void ShardedModel::PostForward(int u) {
   Unit& unit = *units_[u];
-  --unit.depth;
+  unit.depth = std::max(0, unit.depth - 1);  // also called where a forward failed before it began
   ReleaseIfIdle(unit);
   if (u == 0 && unit.depth == 0 && !in_backward_) {
     for (const auto& other : units_) ReleaseIfIdle(*other);  // gathered ahead but not used
@@ -226,6 +258,7 @@ void ShardedModel::OnBackwardStart() {
     index_ = 0;
     count_ = 1;
   }
+  summary_.reset();
   if (index_ == 0) {
     grads_ready_ = false;
     for (const auto& unit : units_) {
@@ -378,6 +411,7 @@ void ShardedModel::CheckComplete() const {
 
 void ShardedModel::ZeroGrad() {
   grads_ready_ = false;
+  summary_.reset();
   expected_ = 0;
   for (const auto& unit : units_) {
     for (const auto& b : unit->buffers) b->BeginStep();

@@ -78,6 +78,18 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   // Throws unless a step's micro-batches are complete, or none has begun.
   void CheckComplete() const;
 
+  struct GradSummary {
+    double norm_type = 2;
+    double norm = 0;     // of all gradients, each shard counted once; NaN when not finite
+    bool finite = true;  // everywhere
+    std::vector<std::vector<bool>> used;  // by trainable buffer and window: has any rank a gradient?
+  };
+  // Collective, one small reduction; remembered until the gradients change. p: 1, 2 or infinity; absent: a summary
+  // with any norm will do.
+  const GradSummary& SummarizeGradients(std::optional<double> p = std::nullopt);
+  // Scales the gradients to a norm of at most max_norm and returns the norm before. Collective.
+  double ClipGradNorm(double max_norm, double p);
+
   // --- Reading and writing whole parameters of some units. Collective. Nestable.
   void Unshard(const std::vector<int>& units);
   void Reshard(const std::vector<int>& units, bool writeback);
@@ -107,6 +119,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
     bool complete = false;  // nothing more will come in this backward
   };
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
+  int UnitIndex(const std::string& name) const;  // throws for a name that no unit has
   const LiveMesh& mesh() const { return mesh_; }
   const ShardOptions& options() const { return options_; }
   // Brings the updated slices of OS into P, unit by unit in forward order, and waits.
@@ -117,6 +130,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
  private:
   ShardedModel(LiveMesh mesh, ShardOptions options);
   void BuildUnits(std::vector<UnitSpec> units);
+  void ConnectGroups();
   void WatchGradients(int unit, FlatBuffer& buffer);
 
   void LaunchGather(Unit& unit);
@@ -144,6 +158,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   std::optional<double> divisor_;
   bool explicit_micro_batch_ = false;
   bool grads_ready_ = false;
+  std::optional<GradSummary> summary_;
 
   bool in_backward_ = false;
   size_t next_to_reduce_ = 0;  // in reduce_order_

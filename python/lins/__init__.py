@@ -1,4 +1,9 @@
-"""lins: data-parallel training with parameters, gradients and optimizer state placed apart."""
+"""lins: data-parallel training with parameters, gradients and optimizer state placed apart.
+
+Without torch installed, meshes, layouts and planning are there; with it, everything else too.
+"""
+
+import importlib.util
 
 from lins._planning import (
     Layout,
@@ -13,3 +18,44 @@ from lins._planning import (
 from lins.errors import Infeasible, LinsError
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Infeasible",
+    "Layout",
+    "LinsError",
+    "Mesh",
+    "Partial",
+    "RedistributionPlan",
+    "Replicate",
+    "Shard",
+    "legal_plans",
+    "plan_redistribution",
+]
+
+if importlib.util.find_spec("torch") is not None:
+    from lins import testing
+    from lins._core import DTensor, distribute_tensor
+    from lins.access import State, memory, micro_batch, states, unsharded
+    from lins.live import init_mesh
+    from lins.optimizers import AdamW, clip_grad_norm_
+    from lins.policy import Policy
+    from lins.sharding import lins_shard
+    from lins.tracing import TraceRecord, trace
+
+    __all__ += [
+        "AdamW",
+        "DTensor",
+        "Policy",
+        "State",
+        "TraceRecord",
+        "clip_grad_norm_",
+        "distribute_tensor",
+        "init_mesh",
+        "lins_shard",
+        "memory",
+        "micro_batch",
+        "states",
+        "testing",
+        "trace",
+        "unsharded",
+    ]

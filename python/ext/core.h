@@ -1,0 +1,17 @@
+// The parts of lins._core, each bound in a file of its own.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+#include "common.h"
+
+namespace lins {
+
+void BindComm(py::module_& m);
+void BindDTensor(py::module_& m);
+void BindRuntime(py::module_& m);
+
+// For functions that may wait for other ranks: they, and their threads' Python, must go on meanwhile.
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+}  // namespace lins

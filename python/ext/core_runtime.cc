@@ -1,0 +1,127 @@
+// ShardedModel and optimizers, for lins.runtime.
+#include "core.h"
+#include "runtime/optimizer.h"
+
+namespace lins {
+namespace {
+
+std::optional<at::ScalarType> ToScalarType(const py::object& dtype) {
+  if (dtype.is_none()) return std::nullopt;
+  return dtype.cast<at::ScalarType>();
+}
+
+std::vector<UnitSpec> ToUnits(const py::list& list) {
+  std::vector<UnitSpec> out;
+  for (const py::handle& item : list) {
+    const auto unit = item.cast<py::tuple>();
+    UnitSpec spec{unit[0].cast<std::string>(), {}, unit[2].cast<Policy>()};
+    for (const py::handle& p : unit[1].cast<py::list>()) {
+      const auto pair = p.cast<py::tuple>();
+      spec.params.push_back({pair[0].cast<std::string>(), pair[1].cast<at::Tensor>()});
+    }
+    out.push_back(std::move(spec));
+  }
+  return out;
+}
+
+py::object Optional(const std::optional<DTensor>& x) { return x ? py::cast(*x) : py::none(); }
+
+
+void BindModel(py::module_& m) {
+  py::class_<ShardedModel, std::shared_ptr<ShardedModel>>(m, "ShardedModel")
+      .def(py::init([](const LiveMesh& mesh, const py::list& units, bool overlap, int prefetch, bool check_init,
+                       const py::object& param_dtype, const py::object& grad_dtype, const py::object& reduce_dtype) {
+             ShardOptions o;
+             o.overlap = overlap;
+             o.prefetch = prefetch;
+             o.check_init = check_init;
+             o.param_dtype = ToScalarType(param_dtype);
+             o.grad_dtype = ToScalarType(grad_dtype);
+             o.reduce_dtype = ToScalarType(reduce_dtype);
+             auto specs = ToUnits(units);
+             py::gil_scoped_release no_gil;
+             // The last reference may go anywhere: threads are joined without Python's lock.
+             auto model = ShardedModel::Create(mesh, std::move(specs), o);
+             return model;
+           }),
+           py::arg("mesh"), py::arg("units"), py::arg("overlap"), py::arg("prefetch"), py::arg("check_init"),
+           py::arg("param_dtype"), py::arg("grad_dtype"), py::arg("reduce_dtype"))
+      .def("pre_forward", &ShardedModel::PreForward, NoGil())
+      .def("post_forward", &ShardedModel::PostForward, NoGil())
+      .def("enter_unit", &ShardedModel::EnterUnit, NoGil())
+      .def("leave_unit", &ShardedModel::LeaveUnit, NoGil())
+      .def("begin_micro_batch", &ShardedModel::BeginMicroBatch, py::arg("index"), py::arg("count"),
+           py::arg("divisor"), NoGil())
+      .def("end_micro_batch", &ShardedModel::EndMicroBatch, NoGil())
+      .def("zero_grad", &ShardedModel::ZeroGrad, NoGil())
+      .def("clip_grad_norm", &ShardedModel::ClipGradNorm, py::arg("max_norm"), py::arg("norm_type"), NoGil())
+      .def("unshard", &ShardedModel::Unshard, py::arg("units"), NoGil())
+      .def("reshard", &ShardedModel::Reshard, py::arg("units"), py::arg("writeback"), NoGil())
+      .def_property_readonly("mesh", [](const ShardedModel& x) { return x.mesh(); })
+      .def_property_readonly("gradients_ready", &ShardedModel::GradientsReady)
+      .def("states",
+           [](const ShardedModel& x) {
+             py::list out;
+             for (const auto& [name, s] : x.States()) {
+               py::dict d;
+               d["param"] = s.param;
+               d["grad"] = Optional(s.grad);
+               d["master"] = Optional(s.master);
+               for (const auto& [key, t] : s.optim) d[py::str(key)] = t;
+               out.append(py::make_tuple(name, d));
+             }
+             return out;
+           })
+      .def("plans",
+           [](const ShardedModel& x) {
+             py::list out;
+             for (const auto& unit : x.units()) {
+               for (const auto& b : unit->buffers) {
+                 out.append(py::make_tuple(b->unit(), b->plan(), b->trainable()));
+               }
+             }
+             return out;
+           },
+           "[(unit, UnitPlan, trainable)] by flat buffer.")
+      .def("memory", [](const ShardedModel& x) {
+        const ShardedModel::Memory mem = x.MemoryUse();
+        py::dict d;
+        d["param"] = mem.param;
+        d["grad"] = mem.grad;
+        d["optim"] = mem.optim;
+        d["padding"] = mem.padding;
+        d["buffers"] = mem.buffers.live_bytes;
+        d["peak_buffers"] = mem.buffers.peak_bytes;
+        d["live_leases"] = mem.buffers.live_leases;
+        d["peak_leases"] = mem.buffers.peak_leases;
+        d["pooled"] = mem.buffers.pooled_bytes;
+        return d;
+      });
+}
+
+}  // namespace
+
+void BindRuntime(py::module_& m) {
+  BindModel(m);
+  py::class_<AdamWStep>(m, "AdamWGroup", "Hyper-parameters of one group.")
+      .def(py::init<>())
+      .def_readwrite("lr", &AdamWStep::lr)
+      .def_readwrite("beta1", &AdamWStep::beta1)
+      .def_readwrite("beta2", &AdamWStep::beta2)
+      .def_readwrite("eps", &AdamWStep::eps)
+      .def_readwrite("weight_decay", &AdamWStep::weight_decay)
+      .def_readwrite("maximize", &AdamWStep::maximize);
+  py::class_<AdamW>(m, "AdamW")
+      .def(py::init<std::shared_ptr<ShardedModel>, std::vector<AdamWStep>, const std::map<std::string, int>&>(),
+           py::arg("model"), py::arg("groups"), py::arg("group_of"))
+      .def(
+          "step",
+          [](AdamW& o, const std::vector<AdamWStep>& groups) {
+            o.groups() = groups;
+            return o.Step();
+          },
+          py::arg("groups"), NoGil(), "False when a gradient was not finite and the step was skipped.")
+      .def_property_readonly("skipped_steps", &AdamW::skipped_steps);
+}
+
+}  // namespace lins

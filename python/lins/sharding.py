@@ -1,0 +1,206 @@
+"""lins_shard: turns a module into one whose states are placed by a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from lins import _core
+from lins.errors import LinsError, LinsValueError
+from lins.policy import resolve
+
+UnitRule = str | Callable[[nn.Module], bool]
+
+
+class Handle:
+    """What a wrapped model carries: the executor, and which unit holds which parameter."""
+
+    def __init__(self, core: _core.ShardedModel, names: dict[str, nn.Parameter]) -> None:
+        self.core = core
+        self.names = names
+        self.unit_of: dict[int, int] = {}  # id(parameter) -> unit
+
+
+def handle_of(model: nn.Module) -> Handle:
+    """The handle of a wrapped model, or of a module inside one. Raises LinsError for others."""
+    if handle := getattr(model, "_lins_handle", None):
+        return handle
+    for p in model.parameters():
+        if handle := getattr(p, "_lins_handle", None):
+            return handle
+    raise LinsValueError(
+        f"{type(model).__name__} is not wrapped: call lins_shard(model, mesh, policy) first"
+    )
+
+
+def lins_shard(
+    model: nn.Module,
+    mesh: _core.LiveMesh,
+    policy: object,
+    units: UnitRule = "block",
+    family: str = "planned",
+    overlap: bool = True,
+    prefetch: int = 1,
+    param_dtype: torch.dtype | None = None,
+    grad_dtype: torch.dtype | None = None,
+    reduce_dtype: torch.dtype | None = None,
+    init: str = "broadcast",
+    cast_inputs: bool = True,
+) -> nn.Module:
+    """Places the states of a model's parameters over a mesh; returns the same module.
+
+    Args:
+        model: any module on the mesh's device. Its parameters become views of flat buffers.
+        mesh: from lins.init_mesh, or the one that lins.testing.run passes.
+        policy: a preset ("ddp", "zero1", "zero2", "zero3", "fsdp2", "hsdp", "mics:8"), factors
+            ("P=1 G=4x1 OS=8x1"), or lins.Policy(param=, grad=, optim=).
+        units: what is gathered and reduced together: "block" (elements of nn.ModuleLists), "linear"
+            (every nn.Linear), or a function module -> bool. What no unit holds is the root's.
+        family: "planned": each state moves by the redistribution of fewest received bytes.
+        overlap: communicate while computing.
+        prefetch: how many units are gathered ahead.
+        param_dtype: of P, e.g. torch.bfloat16; masters stay fp32. Default: as the parameter is.
+        grad_dtype: accumulation of gradients. Default: param_dtype.
+        reduce_dtype: in which gradients are sent. Default: grad_dtype.
+        init: "broadcast" gives every rank rank 0's values; "check" raises when ranks differ.
+        cast_inputs: with param_dtype, cast floating-point inputs of units to it.
+
+    Collective: every rank passes the same. Gradients become the mean over ranks and micro-batches.
+
+    Raises:
+        LinsError: on every rank, for what cannot be done, or when ranks disagree.
+    """
+    if not isinstance(mesh, _core.LiveMesh):
+        raise LinsValueError(
+            f"{mesh!r} has no processes behind it: use lins.init_mesh, or lins.testing.run"
+        )
+    # A rank that finds a mistake must not leave the others waiting: all compare first.
+    try:
+        placement = resolve(policy, mesh, family)
+        _check(model, init, param_dtype, grad_dtype, reduce_dtype)
+        plan = _find_units(model, units)
+        said = repr(placement)
+        error: LinsError | None = None
+    except LinsError as e:
+        error = e
+        said = f"{policy!s}, an error: {e}"
+    mesh.world.check_agreement("the policy", said)
+    if error is not None:
+        raise error
+
+    names = dict(model.named_parameters())
+    core = _core.ShardedModel(
+        mesh,
+        [(name, params, placement) for name, _, params in plan],
+        overlap=overlap,
+        prefetch=prefetch,
+        check_init=init == "check",
+        param_dtype=param_dtype,
+        grad_dtype=grad_dtype,
+        reduce_dtype=reduce_dtype,
+    )
+    handle = Handle(core, names)
+    _share_buffers(model, mesh)
+    cast = param_dtype if cast_inputs else None
+    for index, (_, module, params) in enumerate(plan):
+        for _, p in params:
+            p._lins_handle = handle
+            handle.unit_of[id(p)] = index
+        _hook(core, index, module, cast)
+    model._lins_handle = handle
+    return model
+
+
+def _check(model: nn.Module, init: str, *dtypes: torch.dtype | None) -> None:
+    if not isinstance(model, nn.Module):
+        raise LinsValueError(f"{type(model).__name__} is no torch.nn.Module")
+    for p in model.parameters():
+        if hasattr(p, "_lins_handle"):
+            raise LinsValueError(
+                f"{type(model).__name__} is wrapped already, in whole or in part: a module is wrapped once"
+            )
+        if p.device.type == "meta":
+            raise LinsValueError("parameters on the meta device: give them values first")
+    if init not in ("broadcast", "check"):
+        raise LinsValueError(f"init={init!r}: legal are 'broadcast' and 'check'")
+    for dtype in dtypes:
+        if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
+            raise LinsValueError(f"{dtype} is no dtype for states: legal are floating-point dtypes")
+
+
+def _find_units(
+    model: nn.Module, rule: UnitRule
+) -> list[tuple[str, nn.Module, list[tuple[str, nn.Parameter]]]]:
+    """[(name, module, its parameters by name)], the root first, in the order of the modules."""
+    if rule == "block":
+        modules = dict(_list_elements(model, "", False))
+    elif rule == "linear":
+        modules = {n: m for n, m in model.named_modules() if n and isinstance(m, nn.Linear)}
+    elif callable(rule):
+        modules = {n: m for n, m in model.named_modules() if n and rule(m)}
+    else:
+        raise LinsValueError(
+            f"units={rule!r}: legal are 'block', 'linear' and a function module -> bool"
+        )
+    owner = {id(m): n for n, m in modules.items()}
+    homes: dict[int, set[str]] = {}  # parameter -> units that use it
+
+    def visit(module: nn.Module, unit: str) -> None:
+        unit = owner.get(id(module), unit)
+        for p in module.parameters(recurse=False):
+            homes.setdefault(id(p), set()).add(unit)
+        for child in module.children():
+            visit(child, unit)
+
+    visit(model, "")
+    units: dict[str, list[tuple[str, nn.Parameter]]] = {"": [], **{n: [] for n in modules}}
+    for name, p in model.named_parameters():
+        home = homes[id(p)]
+        # Shared by several units: complete whenever the root computes.
+        units[next(iter(home)) if len(home) == 1 else ""].append((name, p))
+    return [
+        (name, modules.get(name, model), params) for name, params in units.items() if params or not name
+    ]
+
+
+def _list_elements(module: nn.Module, prefix: str, in_list: bool):
+    for key, child in module.named_children():
+        name = f"{prefix}.{key}" if prefix else key
+        is_list = isinstance(child, nn.ModuleList)
+        if in_list and not is_list:
+            yield name, child
+        else:
+            yield from _list_elements(child, name, is_list)
+
+
+def _share_buffers(model: nn.Module, mesh: _core.LiveMesh) -> None:
+    for b in model.buffers():
+        if b.numel() and b.device.type != "meta":
+            b.copy_(_core.distribute_tensor(b, mesh, "R", src_rank=0).to_local())
+
+
+def _hook(core: _core.ShardedModel, index: int, module: nn.Module, cast: torch.dtype | None) -> None:
+    """Gathers before the module's forward, frees after; marks where its backward begins and ends."""
+
+    def prepare(t: torch.Tensor) -> torch.Tensor:
+        return t.to(cast) if cast is not None and t.is_floating_point() else t
+
+    def before(_: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        core.pre_forward(index)
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+        tensors = core.enter_unit(index, [prepare(leaves[i]) for i in places])
+        for i, t in zip(places, tensors, strict=True):
+            leaves[i] = t
+        return pytree.tree_unflatten(leaves, spec)
+
+    def after(_: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        core.leave_unit(index, [x for x in pytree.tree_leaves(output) if isinstance(x, torch.Tensor)])
+        core.post_forward(index)
+
+    module.register_forward_pre_hook(before, with_kwargs=True)
+    module.register_forward_hook(after, with_kwargs=True, always_call=True)
