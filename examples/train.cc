@@ -1,5 +1,5 @@
 // Trains a small libtorch model on four ranks, as threads of one process, with parameters whole, gradients whole
-// and optimizer state cut over the two ranks of a node; then the same on one rank, and compares.
+// and optimizer state cut over the two ranks of a node; then with libtorch alone, and compares.
 //
 //   build/examples/train ["P=2 G=2 OS=4"]
 #include <torch/torch.h>
@@ -17,7 +17,8 @@
 
 namespace {
 
-constexpr int kSteps = 5, kMicroBatches = 2, kRows = 8, kWidth = 16, kRanks = 4;
+constexpr double kLearningRate = 1e-2;
+constexpr int kSteps = 20, kMicroBatches = 2, kRows = 8, kWidth = 16, kRanks = 4;
 
 struct BlockImpl : torch::nn::Module {
   BlockImpl() {
@@ -54,19 +55,29 @@ torch::Tensor Loss(const torch::Tensor& x, const torch::Tensor& y) {
   return torch::mse_loss(y.squeeze(1), x.sum(1));
 }
 
+// The sum of the loss over micro-batches [first, first + count) of a step; fn takes each one's loss.
+template <typename Forward, typename Backward>
+double Accumulate(int step, int first, int count, Forward forward, Backward backward) {
+  double total = 0;
+  for (int m = 0; m < count; ++m) {
+    const torch::Tensor x = Batch(step, first + m);
+    const torch::Tensor loss = Loss(x, forward(m, x));
+    backward(loss);
+    total += loss.template item<double>();
+  }
+  return total / count;
+}
+
 // One rank's training; returns its mean loss per step.
 std::vector<double> Train(const lins::LiveMesh& mesh, const std::string& policy) {
   Net net;
   auto model = lins::LinsShard(*net, mesh, policy);
-  lins::AdamW optimizer(model, {{.lr = 1e-2}}, {});
-  const int share = kRanks * kMicroBatches / static_cast<int>(mesh.size());  // micro-batches of this rank
+  lins::AdamW optimizer(model, {{.lr = kLearningRate}}, {});
   std::vector<double> losses;
   for (int step = 0; step < kSteps; ++step) {
-    double total = 0;
-    for (int m = 0; m < share; ++m) {
-      model->BeginMicroBatch(m, share);
-      const torch::Tensor x = Batch(step, static_cast<int>(mesh.rank()) * share + m);
-      const torch::Tensor y = model->Call(0, {x}, [&](const std::vector<torch::Tensor>& in) {
+    const auto forward = [&](int m, const torch::Tensor& x) {
+      model->BeginMicroBatch(m, kMicroBatches);
+      return model->Call(0, {x}, [&](const std::vector<torch::Tensor>& in) {
         torch::Tensor h = in[0];
         for (size_t i = 0; i < net->layers->size(); ++i) {
           h = model->Call(model->UnitIndex("layers." + std::to_string(i)), {h},
@@ -76,29 +87,48 @@ std::vector<double> Train(const lins::LiveMesh& mesh, const std::string& policy)
         }
         return net->head(h);
       });
-      const torch::Tensor loss = Loss(x, y);
+    };
+    const auto backward = [&](const torch::Tensor& loss) {
       loss.backward();
       model->EndMicroBatch();
-      total += loss.item<double>();
-    }
+    };
+    const int first = static_cast<int>(mesh.rank()) * kMicroBatches;
+    losses.push_back(Accumulate(step, first, kMicroBatches, forward, backward));
     model->ClipGradNorm(1.0, 2);
     optimizer.Step();
-    losses.push_back(total / share);
   }
   return losses;
 }
 
-// Runs Train on `ranks` threads and averages their losses.
-std::vector<double> TrainOn(int nodes, int gpus, const std::string& policy) {
-  const int ranks = nodes * gpus;
-  auto worlds = lins::World::Threads(ranks);
-  std::vector<std::vector<double>> losses(ranks);
+// The same with libtorch alone: all micro-batches of all ranks, one after another.
+std::vector<double> TrainAlone() {
+  Net net;
+  torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(kLearningRate));
+  constexpr int kAll = kRanks * kMicroBatches;
+  std::vector<double> losses;
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    const auto forward = [&](int, torch::Tensor h) {
+      for (const auto& block : *net->layers) h = block->as<BlockImpl>()->forward(h);
+      return net->head(h);
+    };
+    losses.push_back(Accumulate(step, 0, kAll, forward, [](const torch::Tensor& loss) { (loss / kAll).backward(); }));
+    torch::nn::utils::clip_grad_norm_(net->parameters(), 1.0);
+    optimizer.step();
+  }
+  return losses;
+}
+
+// Runs Train on kRanks threads and averages their losses.
+std::vector<double> TrainOnThreads(const std::string& policy) {
+  auto worlds = lins::World::Threads(kRanks);
+  std::vector<std::vector<double>> losses(kRanks);
   std::vector<std::thread> threads;
-  for (int r = 0; r < ranks; ++r) {
+  for (int r = 0; r < kRanks; ++r) {
     threads.emplace_back([&, r] {
       lins::RankContext::Scope scope(worlds[r]->context_ptr());
       try {
-        losses[r] = Train(lins::LiveMesh::Create(worlds[r], {nodes, gpus}, {"node", "gpu"}), policy);
+        losses[r] = Train(lins::LiveMesh::Create(worlds[r], {2, 2}, {"node", "gpu"}), policy);
       } catch (const std::exception& e) {
         std::fprintf(stderr, "rank %d: %s\n", r, e.what());
         worlds[r]->Abort(e.what());
@@ -108,7 +138,7 @@ std::vector<double> TrainOn(int nodes, int gpus, const std::string& policy) {
   for (auto& t : threads) t.join();
   std::vector<double> mean(kSteps, 0);
   for (const auto& one : losses) {
-    for (size_t i = 0; i < mean.size(); ++i) mean[i] += i < one.size() ? one[i] / ranks : NAN;
+    for (size_t i = 0; i < mean.size(); ++i) mean[i] += i < one.size() ? one[i] / kRanks : NAN;
   }
   return mean;
 }
@@ -117,8 +147,8 @@ std::vector<double> TrainOn(int nodes, int gpus, const std::string& policy) {
 
 int main(int argc, char** argv) {
   const std::string policy = argc > 1 ? argv[1] : "P=1 G=1 OS=2";
-  const std::vector<double> four = TrainOn(2, 2, policy), one = TrainOn(1, 1, "ddp");
-  std::printf("step   4 ranks, %-14s  1 rank\n", policy.c_str());
+  const std::vector<double> four = TrainOnThreads(policy), one = TrainAlone();
+  std::printf("step   4 ranks, %-14s  libtorch alone\n", policy.c_str());
   bool equal = true;
   for (int i = 0; i < kSteps; ++i) {
     std::printf("%4d   %-24.7f  %.7f\n", i, four[i], one[i]);

@@ -21,10 +21,10 @@ struct Callback : torch::CustomClassHolder {
 
 // Identity; its backward tells that the gradients of all inputs are complete.
 struct Boundary : torch::autograd::Function<Boundary> {
-  static variable_list forward(AutogradContext* ctx, variable_list inputs, std::function<void()> fn) {
+  static variable_list forward(AutogradContext* ctx, at::TensorList inputs, std::function<void()> fn) {
     ctx->saved_data["callback"] = c10::IValue::make_capsule(c10::make_intrusive<Callback>(std::move(fn)));
     ctx->set_materialize_grads(false);
-    return inputs;
+    return inputs.vec();
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     auto callback = c10::static_intrusive_pointer_cast<Callback>(ctx->saved_data["callback"].toCapsule());
@@ -42,7 +42,7 @@ std::vector<at::Tensor> OnInputGradients(const std::vector<at::Tensor>& inputs, 
     if (t.defined() && t.requires_grad()) watched.push_back(t);
   }
   if (watched.empty() || !c10::GradMode::is_enabled()) return inputs;
-  const variable_list marked = Boundary::apply(watched, std::move(fn));
+  const variable_list marked = Boundary::apply(at::TensorList(watched), std::move(fn));
   std::vector<at::Tensor> out;
   size_t next = 0;
   for (const at::Tensor& t : inputs) {
