@@ -1,6 +1,6 @@
 // Collectives over Gloo: lins' point-to-point ones beside Gloo's own, interleaved in one run.
 //
-//   collectives [processes = 2] [rounds = 15]
+//   collectives [processes: 2, then 4] [rounds = 15]
 //
 // Each process is a rank. A cell is the median over rounds of the slowest rank's time.
 #include <ATen/ATen.h>
@@ -108,22 +108,13 @@ void RunRank(int rank, int size, int rounds, const std::string& path) {
   control.Barrier().Wait();
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  if (argc == 6 && std::string(argv[1]) == "--rank") {
-    RunRank(std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]), argv[5]);
-    return 0;
-  }
-  const std::string size = argc > 1 ? argv[1] : "2", rounds = argc > 2 ? argv[2] : "15";
+// Runs `size` ranks as processes; 0 when all succeed.
+int RunRanks(char* self, const std::string& size, const std::string& rounds) {
   char path[] = "/tmp/collectives-XXXXXX";
   close(mkstemp(path));
-  std::printf("| processes | message | operation | lins, us | gloo, us | gloo / lins |\n");
-  std::printf("|---|---|---|---|---|---|\n");
-  std::fflush(stdout);
   std::vector<pid_t> children;
   for (int rank = 0; rank < std::atoi(size.c_str()); ++rank) {
-    std::vector<std::string> args = {argv[0], "--rank", absl::StrCat(rank), size, rounds, path};
+    std::vector<std::string> args = {self, "--rank", absl::StrCat(rank), size, rounds, path};
     std::vector<char*> pointers;
     for (std::string& arg : args) pointers.push_back(arg.data());
     pointers.push_back(nullptr);
@@ -140,4 +131,23 @@ int main(int argc, char** argv) {
   }
   unlink(path);
   return failed;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 6 && std::string(argv[1]) == "--rank") {
+    RunRank(std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]), argv[5]);
+    return 0;
+  }
+  std::vector<std::string> args;
+  for (int i = 1; i < argc; ++i) {
+    if (argv[i][0] != '-') args.push_back(argv[i]);  // options are for the other benchmarks
+  }
+  const std::string rounds = args.size() > 1 ? args[1] : "15";
+  std::printf("| processes | message | operation | lins, us | gloo, us | gloo / lins |\n");
+  std::printf("|---|---|---|---|---|---|\n");
+  std::fflush(stdout);
+  if (!args.empty()) return RunRanks(argv[0], args[0], rounds);
+  return RunRanks(argv[0], "2", rounds) | RunRanks(argv[0], "4", rounds);
 }
