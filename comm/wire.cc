@@ -13,12 +13,17 @@
 namespace lins {
 namespace {
 
-// Without the "[file:line] " that Gloo begins its messages with, and c10's stack trace at the end.
+constexpr char kSending[] = "sending to rank ";
+constexpr char kReceiving[] = "receiving from rank ";
+
+// Without the "[file:line] " that Gloo begins its messages with, and what follows the fact itself.
 std::string Readable(std::string message) {
   if (absl::StartsWith(message, "[")) {
     if (const size_t end = message.find("] "); end != std::string::npos) message.erase(0, end + 2);
   }
-  if (const size_t end = message.find('\n'); end != std::string::npos) message.erase(end);
+  for (const char* rest : {"\n", " This is typically caused"}) {
+    if (const size_t end = message.find(rest); end != std::string::npos) message.erase(end);
+  }
   return message;
 }
 
@@ -47,31 +52,42 @@ Wire::~Wire() = default;
 
 void Wire::Send(const at::Tensor& flat, int64_t offset, int64_t n, int64_t to, int phase) {
   if (n == 0) return;
-  const auto group = group_.lock();
-  if (!group) throw std::runtime_error("the communicator was released");
-  std::vector<at::Tensor> tensors = {Slice(flat, offset, n)};
-  auto work = group->send(tensors, static_cast<int>(to), tag_ + phase);
+  auto work = Post(kSending, to, [&](c10d::Backend& group) {
+    std::vector<at::Tensor> tensors = {Slice(flat, offset, n)};
+    return group.send(tensors, static_cast<int>(to), tag_ + phase);
+  });
   std::lock_guard lock(mutex_);
   sends_.push_back({std::move(work), to});
 }
 
 void Wire::Recv(const at::Tensor& flat, int64_t offset, int64_t n, int64_t from, int phase) {
   if (n == 0) return;
-  const auto group = group_.lock();
-  if (!group) throw std::runtime_error("the communicator was released");
-  std::vector<at::Tensor> tensors = {Slice(flat, offset, n)};
-  auto work = group->recv(tensors, static_cast<int>(from), tag_ + phase);
+  auto work = Post(kReceiving, from, [&](c10d::Backend& group) {
+    std::vector<at::Tensor> tensors = {Slice(flat, offset, n)};
+    return group.recv(tensors, static_cast<int>(from), tag_ + phase);
+  });
   std::lock_guard lock(mutex_);
   recvs_.push_back({std::move(work), from});
 }
 
+template <typename Fn>
+c10::intrusive_ptr<c10d::Work> Wire::Post(const char* what, int64_t peer, Fn fn) {
+  const auto group = group_.lock();
+  if (!group) throw std::runtime_error("the communicator was released");
+  try {
+    return fn(*group);
+  } catch (const std::exception& e) {
+    throw std::runtime_error(absl::StrCat(what, ranks_[peer], ": ", Readable(e.what())));
+  }
+}
+
 void Wire::WaitRecvs(size_t count, const Deadline& deadline) {
-  Wait(recvs_, count, "receiving from rank ", deadline);
+  Wait(recvs_, count, kReceiving, deadline);
 }
 
 void Wire::WaitAll(const Deadline& deadline) {
-  Wait(recvs_, recvs_.size(), "receiving from rank ", deadline);
-  Wait(sends_, sends_.size(), "sending to rank ", deadline);
+  Wait(recvs_, recvs_.size(), kReceiving, deadline);
+  Wait(sends_, sends_.size(), kSending, deadline);
 }
 
 void Wire::Wait(std::vector<Message>& messages, size_t count, const char* what,

@@ -42,6 +42,8 @@ class Wire {
     c10::intrusive_ptr<c10d::Work> work;  // null once waited for
     int64_t peer;
   };
+  template <typename Fn>  // fn starts a message with the group
+  c10::intrusive_ptr<c10d::Work> Post(const char* what, int64_t peer, Fn fn);
   void Wait(std::vector<Message>& messages, size_t count, const char* what,
             const Deadline& deadline);
 
