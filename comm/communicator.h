@@ -1,8 +1,8 @@
 // A communicator: the collectives of one group of ranks, for one role.
 //
 //   Communicator& c = world.Get({0, 1, 2, 3}, Role::kGather);
-//   Work w = c.AllGather(out, in);   // started; the tensors must stay untouched until it is waited
-//   for w.Wait();                        // throws lins::Error on failure or time-out
+//   Work w = c.AllGather(out, in);   // started; leave the tensors alone until it is waited for
+//   w.Wait();                        // throws lins::Error on failure or time-out
 //
 // Every rank of the group calls the same operations in the same order. Tensors are contiguous, on
 // the world's device, of equal dtype. `counts` are elements per rank of the group, in order; left

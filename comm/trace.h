@@ -16,8 +16,8 @@ namespace lins {
 
 // One logical step, whatever messages carry it out.
 struct TraceRecord {
-  std::string
-      op{};  // all_gather, reduce_scatter, all_reduce, all_to_all, permute, broadcast, exchange
+  // all_gather, reduce_scatter, all_reduce, all_to_all, permute, broadcast, exchange
+  std::string op{};
   std::string role{};            // gather, reduce, update, other
   std::string unit{};            // module name, or ""
   std::string axes{};            // in the notation, or ""

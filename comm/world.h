@@ -1,8 +1,8 @@
 // A world: all ranks of a job as one of them sees it, and the communicators it has created so far.
 //
 //   auto world = World::Gloo(store, rank, size, 600.0);         // processes, over a c10d store
-//   std::vector<std::shared_ptr<World>> worlds = World::Threads(4);  // ranks as threads, one world
-//   each world->Get({0, 2}, Role::kReduce).AllReduce(x, ReduceOp::kSum).Wait();
+//   auto worlds = World::Threads(4);                            // ranks as threads, one world each
+//   world->Get({0, 2}, Role::kReduce).AllReduce(x, ReduceOp::kSum).Wait();
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class World {
   // One process, one rank.
   static std::shared_ptr<World> Single();
   // `size` ranks of this process that share memory. Give worlds[r] to the thread of rank r, which
-  // begins with RankContext::Scope(worlds[r]->shared_context()): each world has a context of its
+  // begins with RankContext::Scope(worlds[r]->context_ptr()): each world has a context of its
   // own.
   static std::vector<std::shared_ptr<World>> Threads(int64_t size, double timeout_seconds = 60.0);
   // Processes (or threads) that meet in a store. Collective.
@@ -46,7 +46,6 @@ class World {
   const std::string& backend() const { return name_; }  // "single", "threads", "gloo", "nccl"
   RankContext& context() const { return *context_; }
   const std::shared_ptr<RankContext>& context_ptr() const { return context_; }
-  const std::shared_ptr<RankContext>& shared_context() const { return context_; }
 
   // The communicator of `ranks` (which contain this rank; their order is the group's) for `role`:
   // created on first use, by all its ranks, and kept.

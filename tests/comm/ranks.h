@@ -44,7 +44,7 @@ inline void RunWorlds(int64_t n, const std::function<void(World&)>& fn, double t
   RunRanks(
       n,
       [&](int64_t rank) {
-        RankContext::Scope scope(worlds[rank]->shared_context());
+        RankContext::Scope scope(worlds[rank]->context_ptr());
         fn(*worlds[rank]);
       },
       [&](const char* what) { worlds[0]->Abort(what); });
