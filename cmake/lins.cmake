@@ -30,6 +30,7 @@ function(lins_test folder)
   add_executable(${folder}_test ${srcs})
   target_link_libraries(${folder}_test PRIVATE ${ARG_DEPS} GTest::gtest_main)
   lins_compile_options(${folder}_test)
+  target_compile_options(${folder}_test PRIVATE -fPIC)  # as the precompiled header was
   add_test(NAME ${folder} COMMAND ${folder}_test --gtest_brief=1)
   set_tests_properties(${folder} PROPERTIES
     WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} ENVIRONMENT "OMP_NUM_THREADS=1" TIMEOUT 300)

@@ -103,11 +103,35 @@ std::shared_ptr<World> World::Nccl(c10::intrusive_ptr<c10d::Store> store, int64_
 }
 
 Communicator& World::Get(const std::vector<int64_t>& ranks, Role role) {
-  std::lock_guard lock(mutex_);
-  if (shut_down_) throw Error("this world has been shut down", Error::Kind::kRuntime);
-  if (const auto found = communicators_.find({ranks, role}); found != communicators_.end()) {
-    return *found->second;
+  const Key key(ranks, role);
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (shut_down_) throw Error("this world has been shut down", Error::Kind::kRuntime);
+    if (const auto found = communicators_.find(key); found != communicators_.end()) {
+      return *found->second;
+    }
+    if (connecting_.insert(key).second) break;
+    connected_.wait(lock);  // another thread of this rank is at it
   }
+  // Meeting the partners happens without the lock: they may be waiting for what another thread of
+  // this rank does in a group that exists.
+  lock.unlock();
+  std::unique_ptr<Communicator> made;
+  std::exception_ptr failure;
+  try {
+    made = Connect(ranks, role);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  lock.lock();
+  connecting_.erase(key);
+  connected_.notify_all();
+  if (failure) std::rethrow_exception(failure);
+  if (shut_down_) throw Error("this world has been shut down", Error::Kind::kRuntime);
+  return *communicators_.emplace(key, std::move(made)).first->second;
+}
+
+std::unique_ptr<Communicator> World::Connect(const std::vector<int64_t>& ranks, Role role) {
   std::vector<int64_t> sorted = ranks;
   std::sort(sorted.begin(), sorted.end());
   const bool distinct = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
@@ -131,10 +155,7 @@ Communicator& World::Get(const std::vector<int64_t>& ranks, Role role) {
                   Error::Kind::kRuntime);
     }
   }
-  auto communicator =
-      std::make_unique<Communicator>(std::move(backend), ranks, index, role, timeout_, context_);
-  return *communicators_.emplace(std::make_pair(ranks, role), std::move(communicator))
-              .first->second;
+  return std::make_unique<Communicator>(std::move(backend), ranks, index, role, timeout_, context_);
 }
 
 void World::Abort(const std::string& reason) {
@@ -142,8 +163,9 @@ void World::Abort(const std::string& reason) {
 }
 
 void World::Shutdown() {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   shut_down_ = true;
+  connected_.wait(lock, [this] { return connecting_.empty(); });
   communicators_.clear();  // in the order of their groups and roles
   factory_ = nullptr;
 }

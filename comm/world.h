@@ -5,11 +5,13 @@
 //   world->Get({0, 2}, Role::kReduce).AllReduce(x, ReduceOp::kSum).Wait();
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -76,8 +78,13 @@ class World {
   BackendFactory factory_;
   std::function<void(const std::string&)> abort_;
   std::shared_ptr<RankContext> context_;
+  using Key = std::pair<std::vector<int64_t>, Role>;
+  std::unique_ptr<Communicator> Connect(const std::vector<int64_t>& ranks, Role role);
+
   std::mutex mutex_;
-  std::map<std::pair<std::vector<int64_t>, Role>, std::unique_ptr<Communicator>> communicators_;
+  std::condition_variable connected_;
+  std::set<Key> connecting_;  // groups being made, outside the lock
+  std::map<Key, std::unique_ptr<Communicator>> communicators_;
   bool shut_down_ = false;
 };
 

@@ -1,9 +1,22 @@
 // ShardedModel and optimizers, for lins.runtime.
+#include <torch/csrc/Exceptions.h>
+
 #include "core.h"
+#include "runtime/autograd_hooks.h"
 #include "runtime/optimizer.h"
 
 namespace lins {
 namespace {
+
+// What autograd's Python side turns into an exception of the type it names.
+struct BackwardError : torch::PyTorchError {
+  explicit BackwardError(const Error& e) : PyTorchError(e.what()), kind(e.kind()) {}
+  PyObject* python_type() override {
+    const char* name = kind == Error::Kind::kValue ? "LinsValueError" : "LinsRuntimeError";
+    return py::object(py::module_::import("lins.errors").attr(name)).release().ptr();
+  }
+  Error::Kind kind;
+};
 
 std::optional<at::ScalarType> ToScalarType(const py::object& dtype) {
   if (dtype.is_none()) return std::nullopt;
@@ -102,6 +115,7 @@ void BindModel(py::module_& m) {
 }  // namespace
 
 void BindRuntime(py::module_& m) {
+  SetErrorTranslator([](const Error& e) { throw BackwardError(e); });
   BindModel(m);
   py::class_<AdamWStep>(m, "AdamWGroup", "Hyper-parameters of one group.")
       .def(py::init<>())
