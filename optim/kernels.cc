@@ -23,15 +23,19 @@ namespace {
 template <typename T>
 struct Constants {
   T decay, weight1, beta2, weight2, step_size, correction2, eps, sign;
+  bool near;  // exp_avg stays nearer to itself than to the gradient: weight1 counts from there
 };
 
 template <typename T>
 Constants<T> Prepare(const AdamWStep& a) {
   const double correction1 = 1 - std::pow(a.beta1, static_cast<double>(a.step));
   const double correction2 = 1 - std::pow(a.beta2, static_cast<double>(a.step));
-  return {static_cast<T>(1 - a.lr * a.weight_decay), static_cast<T>(1 - a.beta1), static_cast<T>(a.beta2),
+  const T weight1 = static_cast<T>(1 - a.beta1);
+  const bool near = weight1 < T{0.5};
+  return {static_cast<T>(1 - a.lr * a.weight_decay), near ? weight1 : weight1 - 1, static_cast<T>(a.beta2),
           static_cast<T>(1 - a.beta2), static_cast<T>(-(a.lr / correction1)),
-          static_cast<T>(std::sqrt(correction2)), static_cast<T>(a.eps), static_cast<T>(a.maximize ? -1 : 1)};
+          static_cast<T>(std::sqrt(correction2)), static_cast<T>(a.eps), static_cast<T>(a.maximize ? -1 : 1),
+          near};
 }
 
 // Fused multiply-adds stand where ATen's vectorised lerp and addcmul have them, and the square root is ATen's
@@ -45,7 +49,7 @@ constexpr int64_t kBlock = 4096;
                          T* __restrict exp_avg_sq) {                                                       \
     for (int64_t i = 0; i < n; ++i) {                                                                      \
       const T g = c.sign * grad[i];                                                                        \
-      exp_avg[i] = std::fma(c.weight1, g - exp_avg[i], exp_avg[i]);                                        \
+      exp_avg[i] = std::fma(c.weight1, g - exp_avg[i], c.near ? exp_avg[i] : g);                           \
       exp_avg_sq[i] = std::fma(c.weight2 * g, g, exp_avg_sq[i] * c.beta2);                                 \
     }                                                                                                      \
   }                                                                                                        \
