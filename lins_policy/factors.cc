@@ -12,7 +12,7 @@ namespace lins {
 namespace {
 
 constexpr char kGrammar[] =
-    "legal are a preset (ddp, zero1, zero2, zero3, fsdp2, hsdp, mics:<ranks>) or 'P=.. G=.. OS=..' with numbers "
+    "legal are a preset (ddp, zero1, zero2, zero3, fsdp2, hsdp, mics:<ranks>, zero++:<ranks>) or 'P=.. G=.. OS=..' with numbers "
     "like 8 or GPUs x nodes like 8x2";
 
 // Axis sizes in the order of factors.
@@ -43,22 +43,23 @@ absl::StatusOr<Factors> ParseFactors(absl::string_view text, absl::string_view s
 absl::StatusOr<Policy> Preset(absl::string_view name, const Mesh& mesh) {
   const std::pair<absl::string_view, absl::string_view> split = absl::StrSplit(name, absl::MaxSplits(':', 1));
   const Factors one(mesh.ndim(), 1), all(mesh.shape().rbegin(), mesh.shape().rend());
-  if (split.first == "mics") {
+  if (split.first == "mics" || split.first == "zero++") {
     int64_t pieces;
     if (!absl::SimpleAtoi(split.second, &pieces)) {
-      return InvalidArgument("'", name, "': mics needs the number of ranks in a group, for example mics:8");
+      return InvalidArgument("'", name, "': ", split.first, " needs the number of ranks in a group, for example ",
+                             split.first, ":8");
     }
     LINS_ASSIGN_OR_RETURN(const Factors f, SpreadFactor(pieces, mesh));
-    return Policy{f, f, f};
+    return split.first == "mics" ? Policy{f, f, f, {}} : Policy{all, all, all, f};
   }
-  if (name == "ddp") return Policy{one, one, one};
-  if (name == "zero1") return Policy{one, one, all};
-  if (name == "zero2") return Policy{one, all, all};
-  if (name == "zero3" || name == "fsdp2") return Policy{all, all, all};
+  if (name == "ddp") return Policy{one, one, one, {}};
+  if (name == "zero1") return Policy{one, one, all, {}};
+  if (name == "zero2") return Policy{one, all, all, {}};
+  if (name == "zero3" || name == "fsdp2") return Policy{all, all, all, {}};
   if (name == "hsdp") {
     Factors node = one;
     node[0] = all[0];
-    return Policy{node, node, node};
+    return Policy{node, node, node, {}};
   }
   return InvalidArgument("unknown policy '", name, "': ", kGrammar);
 }
@@ -74,8 +75,10 @@ int64_t Product(const Factors& f) {
 std::string FactorsToString(const Factors& f) { return absl::StrJoin(f, "x"); }
 
 std::string Policy::ToString() const {
-  return absl::StrCat("P=", FactorsToString(param), " G=", FactorsToString(grad), " OS=",
-                      FactorsToString(optim));
+  std::string out = absl::StrCat("P=", FactorsToString(param), " G=", FactorsToString(grad),
+                                 " OS=", FactorsToString(optim));
+  if (!between.empty()) absl::StrAppend(&out, " between=", FactorsToString(between));
+  return out;
 }
 
 absl::StatusOr<Factors> SpreadFactor(int64_t pieces, const Mesh& mesh) {
@@ -101,8 +104,9 @@ absl::StatusOr<Factors> SpreadFactor(int64_t pieces, const Mesh& mesh) {
 absl::Status ValidatePolicy(const Policy& policy, const Mesh& mesh) {
   const std::vector<int64_t> chain = Chain(mesh);
   const std::pair<absl::string_view, const Factors*> states[] = {
-      {"P", &policy.param}, {"G", &policy.grad}, {"OS", &policy.optim}};
+      {"between", &policy.between}, {"P", &policy.param}, {"G", &policy.grad}, {"OS", &policy.optim}};
   for (const auto& [name, f] : states) {
+    if (f == &policy.between && f->empty()) continue;
     if (static_cast<int>(f->size()) != mesh.ndim()) {
       return InvalidArgument("factors ", FactorsToString(*f), " of ", name, " need one number per axis of ",
                              mesh.ToString());
@@ -119,14 +123,15 @@ absl::Status ValidatePolicy(const Policy& policy, const Mesh& mesh) {
       }
     }
   }
-  for (int i = 0; i < 2; ++i) {
+  for (int i = policy.between.empty() ? 1 : 0; i < 3; ++i) {
     const auto& [fine, a] = states[i];
     const auto& [coarse, b] = states[i + 1];
     for (size_t j = 0; j < a->size(); ++j) {
       if ((*b)[j] % (*a)[j] != 0) {
         return InvalidArgument(fine, "=", FactorsToString(*a), " is cut finer than ", coarse, "=",
-                               FactorsToString(*b), ", or does not divide it: legal are P <= G <= OS, each a ",
-                               "divisor of the next");
+                               FactorsToString(*b), ", or does not divide it: legal are ",
+                               i == 0 ? "between <= P, a divisor of it"
+                                      : "P <= G <= OS, each a divisor of the next");
       }
     }
   }
@@ -144,7 +149,8 @@ absl::StatusOr<Policy> ParsePolicy(absl::string_view text, const Mesh& mesh) {
     const std::pair<absl::string_view, absl::string_view> kv = absl::StrSplit(part, absl::MaxSplits('=', 1));
     Factors* state = kv.first == "P" ? &policy.param
                      : kv.first == "G" ? &policy.grad
-                     : kv.first == "OS" ? &policy.optim : nullptr;
+                     : kv.first == "OS" ? &policy.optim
+                     : kv.first == "between" ? &policy.between : nullptr;
     if (!state) return InvalidArgument("'", part, "' in policy '", text, "': states are P, G and OS; ", kGrammar);
     if (!state->empty()) return InvalidArgument(kv.first, " is given twice in policy '", text, "'");
     LINS_ASSIGN_OR_RETURN(*state, ParseFactors(kv.second, kv.first, mesh));
@@ -176,7 +182,7 @@ std::vector<Policy> LegalPolicies(int64_t gpus_per_node, int64_t nodes, Space sp
       for (const Factors& o : all) {
         if (!divides(p, g) || !divides(g, o)) continue;
         if (space == Space::kPaper && g != p && g != o) continue;
-        out.push_back({p, g, o});
+        out.push_back({p, g, o, {}});
       }
     }
   }

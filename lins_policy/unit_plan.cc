@@ -18,7 +18,8 @@ Terms SplitBy(const Axes& axes) {
 Axes ChainAxes(const Policy& policy, const Factors& state, const Mesh& mesh) {
   Axes out;
   for (int i = 0; i < mesh.ndim(); ++i) {
-    const std::set<int64_t> cuts = {1, policy.param[i], policy.grad[i], policy.optim[i]};
+    std::set<int64_t> cuts = {1, policy.param[i], policy.grad[i], policy.optim[i]};
+    if (!policy.between.empty()) cuts.insert(policy.between[i]);
     for (auto it = cuts.begin(); it != cuts.end() && *it < state[i]; ++it) {
       out.push_back({mesh.ndim() - 1 - i, *std::next(it) / *it, *it});
     }
@@ -40,6 +41,7 @@ absl::StatusOr<UnitPlan> MakeUnitPlan(const Policy& policy, int64_t numel, const
   const Axes p = ChainAxes(policy, policy.param, mesh);
   const Axes g = ChainAxes(policy, policy.grad, mesh);
   const Axes o = ChainAxes(policy, policy.optim, mesh);
+  const Axes b = policy.between.empty() ? p : ChainAxes(policy, policy.between, mesh);
   Terms contribution, grad = SplitBy(g);
   const Axes all = Canonical(mesh, mesh.AllAxes());
   const Axes rest = Subtract(mesh, all, g);
@@ -49,13 +51,16 @@ absl::StatusOr<UnitPlan> MakeUnitPlan(const Policy& policy, int64_t numel, const
                 total,
                 replicated.WithTerms(SplitBy(p)),
                 replicated.WithTerms(SplitBy(o)),
+                replicated.WithTerms(SplitBy(b)),
                 replicated.WithTerms(contribution),
                 replicated.WithTerms(grad),
                 {replicated, replicated, 0, {}},
                 {replicated, replicated, 0, {}},
                 {replicated, replicated, 0, {}},
+                {replicated, replicated, 0, {}},
                 {replicated, replicated, 0, {}}};
   LINS_ASSIGN_OR_RETURN(plan.gather, PlanRedistribution(plan.param, replicated, sizes.param));
+  LINS_ASSIGN_OR_RETURN(plan.regather, PlanRedistribution(plan.between, replicated, sizes.param));
   LINS_ASSIGN_OR_RETURN(plan.accumulate, PlanRedistribution(plan.contribution, plan.grad, sizes.grad));
   LINS_ASSIGN_OR_RETURN(plan.reduce, PlanRedistribution(plan.grad, plan.optim, sizes.grad));
   LINS_ASSIGN_OR_RETURN(plan.update, PlanRedistribution(plan.optim, plan.param, sizes.param));
@@ -69,7 +74,7 @@ StateBytes HeldBytes(const UnitPlan& plan, const StateSizes& sizes) {
 }
 
 StepTraffic Traffic(const UnitPlan& plan, int64_t micro_batches) {
-  return {2 * micro_batches * plan.gather.recv_bytes, micro_batches * plan.accumulate.recv_bytes,
+  return {micro_batches * (plan.gather.recv_bytes + plan.regather.recv_bytes), micro_batches * plan.accumulate.recv_bytes,
           plan.reduce.recv_bytes, plan.update.recv_bytes};
 }
 

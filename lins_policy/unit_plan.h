@@ -5,6 +5,7 @@
 // between them only lengthens or shortens a split:
 //
 //   gather      P -> R                       before the unit computes, forward and backward
+//   regather    between -> R                 in the backward, where P stays elsewhere in between
 //   accumulate  +sum(all) -> G +sum(rest)    after the backward of each micro-batch
 //   reduce      G +sum(rest) -> OS           after the last micro-batch, once per step
 //   update      OS -> P                      after the optimizer
@@ -30,9 +31,10 @@ struct UnitPlan {
   Policy policy;
   int64_t total;  // padded elements
   Layout param, optim;
+  Layout between;       // of P from the end of a forward to the backward
   Layout contribution;  // +sum over all ranks: what a backward leaves
   Layout grad;          // split like G, +sum over the other axes
-  RedistributionPlan gather, accumulate, reduce, update;
+  RedistributionPlan gather, regather, accumulate, reduce, update;
 };
 
 // The axes of a state along the shard chain: the mesh's axes fastest first, cut wherever one of the policy's
@@ -53,7 +55,7 @@ StateBytes HeldBytes(const UnitPlan& plan, const StateSizes& sizes);
 
 // What the worst rank receives in one training step of `micro_batches`, by moment, in bytes.
 struct StepTraffic {
-  int64_t gather = 0, accumulate = 0, reduce = 0, update = 0;
+  int64_t gather = 0, accumulate = 0, reduce = 0, update = 0;  // gather: of forwards and backwards
   int64_t total() const { return gather + accumulate + reduce + update; }
 };
 StepTraffic Traffic(const UnitPlan& plan, int64_t micro_batches);

@@ -135,7 +135,19 @@ void FlatBuffer::TakeMemory() {
   storage->set_data_ptr_noswap(at::DataPtr(lease_->data(), full_.device()));
 }
 
+void FlatBuffer::KeepBetween() {
+  if (plan_.policy.between.empty() || StaysWhole() || between_lease_ || !HasMemory()) return;
+  const Range r = plan_.between.RangesOf(mesh_.rank())[0];
+  between_lease_ = pool_->Acquire((r.second - r.first) * full_.element_size());
+  between_lease_->As(full_.scalar_type(), r.second - r.first).copy_(full_.narrow(0, r.first, r.second - r.first));
+}
+
 void FlatBuffer::Gather() const {
+  if (between_lease_) {
+    const at::Tensor piece = between_lease_->As(full_.scalar_type(), plan_.between.LocalNumel(mesh_.rank()));
+    Execute(plan_.regather, piece, mesh_, {Role::kGather, unit_, full_});
+    return;
+  }
   Execute(plan_.gather, param_, mesh_, {Role::kGather, unit_, full_});
 }
 

@@ -60,6 +60,11 @@ class FlatBuffer {
   void TakeMemory();         // before Gather: borrows memory for the whole buffer
   void Gather() const;       // fills it; collective over P's pieces
   void ReleaseMemory();      // gives it back; reading the parameters raises from here on
+  // Where the plan leaves P between forward and backward: true when it stays whole; else KeepBetween saves this
+  // rank's piece of the gathered values, from which Gather fills until DropBetween.
+  bool StaysWhole() const { return NeedsGather() && Product(plan_.policy.between) == 1 && !plan_.policy.between.empty(); }
+  void KeepBetween();
+  void DropBetween() { between_lease_.reset(); }
   void WriteBack();          // keeps this rank's pieces of the gathered values, masters included
   bool HasMemory() const { return !NeedsGather() || lease_ != nullptr; }
 
@@ -105,6 +110,8 @@ class FlatBuffer {
   at::Tensor full_;   // 1-D view of the whole buffer's storage
   at::Tensor param_;  // P: the same memory as full_ where P is not cut
   std::shared_ptr<BufferPool::Lease> lease_;
+
+  std::shared_ptr<BufferPool::Lease> between_lease_;
 
   at::Tensor grad_;  // G, made by the first gradient
   std::optional<at::Tensor> master_;

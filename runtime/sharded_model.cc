@@ -128,6 +128,7 @@ void ShardedModel::ConnectGroups() {
   for (const auto& unit : units_) {
     for (const auto& b : unit->buffers) {
       connect(b->plan().gather, Role::kGather);
+      connect(b->plan().regather, Role::kGather);
       if (!b->trainable()) continue;
       connect(b->plan().accumulate, Role::kReduce);
       connect(b->plan().reduce, Role::kReduce);
@@ -186,7 +187,13 @@ void ShardedModel::ReleaseIfIdle(Unit& unit) {
   if (unit.depth > 0 || unit.pins > 0 || unit.in_backward) return;
   unit.gathered.Wait();
   for (const auto& b : unit.buffers) {
-    if (b->NeedsGather() && b->HasMemory()) b->ReleaseMemory();
+    if (unit.uses == 0) b->DropBetween();
+    if (!b->NeedsGather() || !b->HasMemory()) continue;
+    if (unit.uses > 0) {
+      if (b->StaysWhole()) continue;
+      b->KeepBetween();
+    }
+    b->ReleaseMemory();
   }
 }
 
@@ -218,12 +225,19 @@ std::vector<at::Tensor> ShardedModel::EnterUnit(int u, const std::vector<at::Ten
 }
 
 void ShardedModel::LeaveUnit(int u, const std::vector<at::Tensor>& outputs) {
-  if (!c10::GradMode::is_enabled() || in_backward_) return;
+  if (!c10::GradMode::is_enabled()) return;
   const bool differentiable = std::any_of(outputs.begin(), outputs.end(), [](const at::Tensor& t) {
     return t.defined() && t.requires_grad();
   });
   if (!differentiable) return;
-  ++units_[u]->uses;
+  Unit& unit = *units_[u];
+  if (in_backward_) {
+    // Recomputation. A recorded forward has marked its outputs before. A reentrant checkpoint has not recorded it:
+    // its own backward follows at once, and how many more will come is not known.
+    if (unit.uses == 0) unit.in_backward = unit.unrecorded = true;
+    return;
+  }
+  ++unit.uses;
   std::weak_ptr<ShardedModel> weak = weak_from_this();
   OnOutputGradient(outputs, [weak, u] {
     if (auto self = weak.lock()) self->PreBackward(u);
@@ -267,7 +281,7 @@ void ShardedModel::OnBackwardStart() {
     LaunchCountCheck();
   }
   next_to_reduce_ = 0;
-  for (const auto& unit : units_) unit->finished = unit->complete = false;
+  for (const auto& unit : units_) unit->finished = unit->complete = unit->unrecorded = false;
 }
 
 void ShardedModel::PreBackward(int u) {
@@ -284,7 +298,7 @@ void ShardedModel::PostBackward(int u) {
   unit.uses = std::max(0, unit.uses - 1);
   unit.in_backward = false;
   ReleaseIfIdle(unit);
-  if (unit.uses > 0) return;
+  if (unit.uses > 0 || unit.unrecorded) return;
   unit.complete = true;
   LaunchReductions();
 }
@@ -358,6 +372,7 @@ void ShardedModel::RecoverFromFailure() {
     unit->gathered = Event();
     for (const auto& b : unit->buffers) {
       b->BeginStep();
+      b->DropBetween();
       if (b->NeedsGather() && b->HasMemory() && unit->pins == 0) b->ReleaseMemory();
     }
   }
@@ -430,8 +445,9 @@ void ShardedModel::Unshard(const std::vector<int>& list) {
 void ShardedModel::Reshard(const std::vector<int>& list, bool writeback) {
   for (int u : list) {
     Unit& unit = *units_[u];
-    if (writeback) {
-      for (const auto& b : unit.buffers) b->WriteBack();
+    for (const auto& b : unit.buffers) {
+      if (writeback) b->WriteBack();
+      if (writeback) b->DropBetween();
     }
     --unit.pins;
     ReleaseIfIdle(unit);
@@ -441,7 +457,11 @@ void ShardedModel::Reshard(const std::vector<int>& list, bool writeback) {
 void ShardedModel::UpdateParameters() {
   std::vector<FlatBuffer*> todo;
   for (const auto& unit : units_) {
+    // What was gathered for a backward that did not come is out of date from here on.
+    unit->uses = 0;
+    ReleaseIfIdle(*unit);
     for (const auto& b : unit->buffers) {
+      b->DropBetween();
       if (b->trainable()) todo.push_back(b.get());
     }
   }

@@ -117,6 +117,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
     bool in_backward = false;
     bool finished = false;  // contribution handed to the reduce stream in this backward
     bool complete = false;  // nothing more will come in this backward
+    bool unrecorded = false;  // recomputed by a reentrant checkpoint: complete at the end of the backward
   };
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   int UnitIndex(const std::string& name) const;  // throws for a name that no unit has

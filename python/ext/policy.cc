@@ -29,6 +29,7 @@ void BindPolicy(py::module_& m) {
       .def_property_readonly("param", [](const Policy& p) { return FactorTuple(p.param); })
       .def_property_readonly("grad", [](const Policy& p) { return FactorTuple(p.grad); })
       .def_property_readonly("optim", [](const Policy& p) { return FactorTuple(p.optim); })
+      .def_property_readonly("between", [](const Policy& p) { return FactorTuple(p.between); })
       .def("__eq__", [](const Policy& a, const Policy& b) { return a == b; })
       .def("__repr__", &Policy::ToString);
 
@@ -48,7 +49,9 @@ void BindPolicy(py::module_& m) {
       .def_readonly("param", &UnitPlan::param)
       .def_readonly("grad", &UnitPlan::grad)
       .def_readonly("optim", &UnitPlan::optim)
+      .def_readonly("between", &UnitPlan::between)
       .def_readonly("gather", &UnitPlan::gather)
+      .def_readonly("regather", &UnitPlan::regather)
       .def_readonly("accumulate", &UnitPlan::accumulate)
       .def_readonly("reduce", &UnitPlan::reduce)
       .def_readonly("update", &UnitPlan::update)

@@ -56,8 +56,9 @@ def lins_shard(
     Args:
         model: any module on the mesh's device. Its parameters become views of flat buffers.
         mesh: from lins.init_mesh, or the one that lins.testing.run passes.
-        policy: a preset ("ddp", "zero1", "zero2", "zero3", "fsdp2", "hsdp", "mics:8"), factors
-            ("P=1 G=4x1 OS=8x1"), or lins.Policy(param=, grad=, optim=).
+        policy: a preset ("ddp", "zero1", "zero2", "zero3", "fsdp2", "hsdp", "mics:8", "zero++:8"),
+            factors ("P=1 G=4x1 OS=8x1", also "between=8x1": where P stays from a forward to its
+            backward), or lins.Policy(param=, grad=, optim=).
         units: what is gathered and reduced together: "block" (elements of nn.ModuleLists), "linear"
             (every nn.Linear), or a function module -> bool. What no unit holds is the root's.
         family: "planned": each state moves by the redistribution of fewest received bytes.
