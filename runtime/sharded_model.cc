@@ -336,6 +336,7 @@ void ShardedModel::LaunchReductions() {
     reductions_.push_back(reduce_stream_->Run([tasks = std::move(tasks)] {
       for (const auto& task : tasks) task();
     }));
+    if (!options_.overlap) reductions_.back().Wait();
   }
 }
 

@@ -33,14 +33,17 @@ DTensor WindowOf(const Window& w, const Layout& buffer_layout, const at::Tensor&
 
 std::vector<std::pair<std::string, ParamState>> ShardedModel::States() const {
   std::vector<std::pair<std::string, ParamState>> out;
+  // All ranks must see the same gradients: without a summary, nobody knows what others have used.
+  size_t next = 0;
   for (const auto& unit : units_) {
     for (const auto& b : unit->buffers) {
+      const std::vector<bool>* used = summary_ && b->trainable() ? &summary_->used.at(next++) : nullptr;
       for (size_t i = 0; i < b->windows().size(); ++i) {
         const Window& w = b->windows()[i];
         ParamState state{WindowOf(w, b->plan().param, b->param_shard(), mesh_), {}, {}, {}};
         if (b->trainable()) {
           const Layout& os = b->plan().optim;
-          if (grads_ready_ && b->used()[i]) state.grad = WindowOf(w, os, b->OptimGrad(), mesh_);
+          if (grads_ready_ && (!used || (*used)[i])) state.grad = WindowOf(w, os, b->OptimGrad(), mesh_);
           if (b->master()) state.master = WindowOf(w, os, *b->master(), mesh_);
           for (const auto& [name, t] : b->optim_state()) state.optim.emplace_back(name, WindowOf(w, os, t, mesh_));
         }

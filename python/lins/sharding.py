@@ -201,7 +201,11 @@ def _hook(core: _core.ShardedModel, index: int, module: nn.Module, cast: torch.d
 
     def after(_: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         core.leave_unit(index, [x for x in pytree.tree_leaves(output) if isinstance(x, torch.Tensor)])
-        core.post_forward(index)
+        try:
+            core.post_forward(index)
+        except LinsError:
+            if output is not None:  # None: the forward itself has failed and says why
+                raise
 
     module.register_forward_pre_hook(before, with_kwargs=True)
     module.register_forward_hook(after, with_kwargs=True, always_call=True)
