@@ -1,0 +1,30 @@
+"""The demonstration: one model trained under several plans on 2 x 2 ranks of this machine.
+
+    lins demo                                            # starts its ranks itself
+    torchrun --nproc-per-node 4 -m lins demo --short     # or is started as ranks
+
+It shows the plans in the notation of layouts, compares the bytes that ranks hold and receive with
+the plans' own numbers, and checks that every loss agrees with that of a single process that runs
+plain torch.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from lins.demo.settings import Settings
+
+
+def run(settings: Settings) -> dict[str, Any] | None:
+    """Runs the demonstration; the report, or None on ranks that have none (under torchrun).
+
+    Raises LinsError when a rank fails, launch.Interrupted when stopped by a signal.
+    """
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        from lins.demo.rank import train_all
+
+        return train_all(settings)
+    from lins.demo.launch import launch
+
+    return launch(settings)

@@ -1,0 +1,159 @@
+"""Starts the ranks of the demonstration as processes, and ends them with it, whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lins
+from lins.demo.settings import Settings
+from lins.errors import LinsRuntimeError
+from lins.policy import resolve
+
+NODES, PER_NODE = 2, 2
+_GRACE = 5.0  # seconds between asking a process to end and ending it
+_LINGER = 30.0  # seconds that ranks may outlive the first that has ended
+
+
+class Interrupted(Exception):
+    """The launcher was asked to stop by a signal."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.exit_code = 128 + signum
+
+
+def launch(s: Settings) -> dict[str, Any]:
+    """Runs 2 x 2 ranks on this machine and returns the report of rank 0.
+
+    Raises LinsError for a policy that is not legal, and when a rank fails, after the others have
+    been ended; Interrupted after SIGINT or SIGTERM, which are caught meanwhile. No rank outlives
+    this call.
+    """
+    mesh = lins.Mesh((NODES, PER_NODE), ("node", "gpu"))
+    for policy in s.policies:
+        resolve(policy, mesh, family="planned")  # a mistake is said here, before anything starts
+    with tempfile.TemporaryDirectory(prefix="lins-demo-") as name, _signals() as received:
+        folder = Path(name)
+        (folder / "settings.json").write_text(json.dumps(s.to_dict()))
+        ranks: list[subprocess.Popen] = []
+        try:
+            # Ctrl-C reaches every process of a terminal; ranks inherit the mask and leave it to us.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                port = _free_port()
+                for rank in range(NODES * PER_NODE):
+                    ranks.append(_start(rank, port, folder))
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            _wait(ranks, folder, received)
+        finally:
+            _end(ranks)
+        report = folder / "report.json"
+        if not report.exists():
+            raise LinsRuntimeError("the ranks ended without a report")
+        return json.loads(report.read_text())
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM in a list: nothing is cut short, so no process is forgotten."""
+    received: list[int] = []
+    before = {
+        n: signal.signal(n, lambda signum, _: received.append(signum))
+        for n in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield received
+    finally:
+        for n, handler in before.items():
+            signal.signal(n, handler)
+
+
+def _start(rank: int, port: int, folder: Path) -> subprocess.Popen:
+    env = {
+        **os.environ,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(NODES * PER_NODE),
+        "LOCAL_RANK": str(rank % PER_NODE),
+        "LOCAL_WORLD_SIZE": str(PER_NODE),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    if "lo" in (name for _, name in socket.if_nameindex()):
+        env["GLOO_SOCKET_IFNAME"] = "lo"  # also where the host's name does not resolve
+    # Rank 0 shows the progress; of the others only the log of one that fails is of interest.
+    with open(folder / f"log-{rank}", "wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "lins.demo.rank", str(folder)],
+            env=env,
+            stdin=subprocess.PIPE,  # closed by our end, however we end
+            stdout=log,
+            stderr=None if rank == 0 else log,
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def _wait(ranks: list[subprocess.Popen], folder: Path, received: list[int]) -> None:
+    """Returns when all have ended well."""
+    deadline = float("inf")
+    while True:
+        codes = [p.poll() for p in ranks]
+        if received:
+            raise Interrupted(received[0])
+        if any(codes):
+            raise LinsRuntimeError(_failure(codes, folder))
+        if all(c == 0 for c in codes):
+            return
+        if 0 in codes:
+            deadline = min(deadline, time.monotonic() + _LINGER)
+        if time.monotonic() > deadline:
+            late = [r for r, c in enumerate(codes) if c is None]
+            raise LinsRuntimeError(f"ranks {late} did not end within {_LINGER} s after the others")
+        time.sleep(0.05)
+
+
+def _failure(codes: list[int | None], folder: Path) -> str:
+    """Says what the rank that failed first had to say: what others say then is a consequence."""
+    time.sleep(0.2)  # for errors that are being written
+    killed = next((r for r, c in enumerate(codes) if c is not None and c < 0), None)
+    if killed is not None:
+        log = (folder / f"log-{killed}").read_text(errors="replace")[-2000:]
+        return f"rank {killed} was ended by {signal.Signals(-codes[killed]).name}\n{log}".rstrip()
+    errors = {p.stem.split("-")[1]: json.loads(p.read_text()) for p in folder.glob("error-*.json")}
+    if errors:
+        rank, first = min(errors.items(), key=lambda e: e[1]["time"])
+        return f"rank {rank}: {first['error']}\n{first['trace']}".rstrip()
+    rank, code = next((r, c) for r, c in enumerate(codes) if c)
+    log = (folder / f"log-{rank}").read_text(errors="replace")[-2000:]
+    return f"rank {rank} ended with code {code}\n{log}".rstrip()
+
+
+def _end(ranks: list[subprocess.Popen]) -> None:
+    for p in ranks:
+        if p.poll() is None:
+            p.terminate()
+    deadline = time.monotonic() + _GRACE
+    for p in ranks:
+        try:
+            p.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            p.kill()
+            p.wait()
+        p.stdin.close()

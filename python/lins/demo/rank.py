@@ -1,0 +1,83 @@
+"""What each process of the demonstration does, started by the launcher or by torchrun."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+import lins
+from lins.demo.data import Batches
+from lins.demo.progress import Reporter
+from lins.demo.settings import Settings
+from lins.demo.summary import summarize
+from lins.demo.train import train_alone, train_policy
+
+
+def train_all(s: Settings) -> dict[str, Any] | None:
+    """Trains alone on rank 0, then under every policy on all ranks; the report, on rank 0 only."""
+    dist.init_process_group("gloo")
+    mesh = lins.init_mesh(timeout=120.0)
+    batches = Batches(s, mesh.size)
+    mine: dict[str, Any] = {}
+    with Reporter(s.steps, 1 + len(s.policies), shown=mesh.rank == 0) as reporter:
+
+        def report(name: str) -> Callable[[int, float], None]:
+            return lambda step, loss: reporter.step(name, step, loss)
+
+        # The other ranks wait for it at the barrier, idle.
+        alone = train_alone(s, batches, report("one process")) if mesh.rank == 0 else None
+        dist.barrier()
+        for policy in s.policies:
+            mine[policy] = train_policy(s, policy, mesh, batches, report(policy))
+            gc.collect()
+    everyone: list[Any] = [None] * mesh.size
+    dist.all_gather_object(everyone, mine)
+    if alone is None:
+        return None
+    shape = dict(zip(mesh.axes, mesh.shape, strict=True))
+    return summarize(s, shape, alone, everyone)
+
+
+def write_atomically(path: Path, value: object) -> None:
+    """Writes JSON so that a reader sees all of it or no file."""
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps(value))
+    temporary.rename(path)
+
+
+def _die_with_launcher() -> None:
+    # The launcher never writes to this pipe: the end of it is the end of the launcher.
+    os.read(0, 1)
+    os._exit(1)
+
+
+def main(folder: Path) -> None:
+    """A launched rank: settings.json in, report.json (rank 0) or error-RANK.json out."""
+    threading.Thread(target=_die_with_launcher, daemon=True).start()
+    try:
+        report = train_all(Settings.from_dict(json.loads((folder / "settings.json").read_text())))
+        if report is not None:
+            write_atomically(folder / "report.json", report)
+    except BaseException as e:
+        error = {
+            "time": time.time(),
+            "error": f"{type(e).__name__}: {e}",
+            "trace": traceback.format_exc(),
+        }
+        write_atomically(folder / f"error-{os.environ['RANK']}.json", error)
+        # Leaving groups in order needs the other ranks, which may be gone.
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
