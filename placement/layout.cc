@@ -64,7 +64,8 @@ absl::Status CheckShards(const Terms& terms, const Shape& shape) {
     }
     if (terms.shards[i].axes.empty()) return InvalidArgument("S", dim, "() names no axis");
     if (i > 0 && terms.shards[i - 1].dim == dim) {
-      return InvalidArgument("S", dim, " appears twice: write the axes in one term, major to minor");
+      return InvalidArgument("S", dim,
+                             " appears twice: write the axes in one term, major to minor");
     }
   }
   return absl::OkStatus();
@@ -76,8 +77,8 @@ absl::Status CheckFlat(const FlatTerm& f, const Shape& shape) {
     return InvalidArgument("F's total ", f.total, " is not a multiple of its group of ", k);
   }
   if (f.offset < 0 || f.offset + Numel(shape) > f.total) {
-    return InvalidArgument("F's window [", f.offset, ", ", f.offset + Numel(shape),
-                           ") of shape ", ShapeToString(shape), " does not fit its total of ", f.total);
+    return InvalidArgument("F's window [", f.offset, ", ", f.offset + Numel(shape), ") of shape ",
+                           ShapeToString(shape), " does not fit its total of ", f.total);
   }
   return absl::OkStatus();
 }
@@ -286,7 +287,8 @@ absl::StatusOr<std::vector<Placement>> Layout::Placements() const {
   std::vector<Placement> out(mesh_.ndim(), Replicate());
   for (const ShardTerm& t : terms_.shards) {
     for (size_t i = 0; i < t.axes.size(); ++i) {
-      if (t.axes[i].size != mesh_.shape()[t.axes[i].axis]) return refuse("it splits over part of an axis");
+      if (t.axes[i].size != mesh_.shape()[t.axes[i].axis])
+        return refuse("it splits over part of an axis");
       if (i > 0 && t.axes[i].axis < t.axes[i - 1].axis) {
         return refuse("a dimension is split in another order than the mesh's");
       }

@@ -1,73 +1,19 @@
 #include "placement/redistribution.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <mutex>
-#include <queue>
-#include <tuple>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "mesh/error.h"
-#include "placement/transitions.h"
+#include "placement/reachable.h"
+#include "placement/search.h"
 
 namespace lins {
 namespace {
-
-// What the search minimises, in this order.
-struct Cost {
-  double seconds = 0;
-  int64_t bytes = 0;
-  int steps = 0;
-  auto operator<=>(const Cost&) const = default;
-};
-
-struct Node {
-  Layout layout;
-  Cost cost;
-  int parent;  // index of the node before, -1 at the source
-  Step step;   // how it was reached; meaningless at the source
-};
-
-// Uniform-cost search over layouts. Returns the nodes from src to dst, or none under the cap.
-std::vector<Step> Search(const Layout& src, const Layout& dst, int64_t itemsize,
-                         const PlanOptions& options, int64_t cap) {
-  std::vector<Node> nodes;
-  absl::flat_hash_map<Layout, int> best;  // layout -> its cheapest node
-  using Entry = std::tuple<Cost, int>;    // ties: the node found first
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> queue;
-  nodes.push_back({src, {}, -1, {StepKind::kLocal, {}, src, src}});
-  best[src] = 0;
-  queue.push({Cost(), 0});
-  while (!queue.empty()) {
-    const int at = std::get<1>(queue.top());
-    queue.pop();
-    if (best[nodes[at].layout] != at) continue;
-    if (nodes[at].layout == dst) {
-      std::vector<Step> steps;
-      for (int i = at; nodes[i].parent >= 0; i = nodes[i].parent) steps.insert(steps.begin(), nodes[i].step);
-      return steps;
-    }
-    const Layout here = nodes[at].layout;
-    for (Transition& t : Transitions(here, dst)) {
-      Step step = MakeStep(t.kind, std::move(t.axes), here, t.after, itemsize, options.cost_model);
-      if (step.peak_bytes > cap) continue;
-      Cost cost = nodes[at].cost;
-      cost.seconds += step.seconds;
-      cost.bytes += step.recv_bytes;
-      ++cost.steps;
-      const auto [it, fresh] = best.try_emplace(t.after, static_cast<int>(nodes.size()));
-      if (!fresh) {
-        if (nodes[it->second].cost <= cost) continue;
-        it->second = static_cast<int>(nodes.size());
-      }
-      queue.push({cost, static_cast<int>(nodes.size())});
-      nodes.push_back({std::move(t.after), cost, at, std::move(step)});
-    }
-  }
-  return {};
-}
 
 int64_t PeakOf(const std::vector<Step>& steps) {
   int64_t peak = 0;
@@ -75,15 +21,48 @@ int64_t PeakOf(const std::vector<Step>& steps) {
   return peak;
 }
 
-// The smallest cap under which a plan exists: the peaks that occur are few, so step down from a plan's own.
-int64_t LeastPeak(const Layout& src, const Layout& dst, int64_t itemsize, const PlanOptions& options) {
-  int64_t least = std::numeric_limits<int64_t>::max();
-  while (true) {
-    const std::vector<Step> steps = Search(src, dst, itemsize, options, least - 1);
-    if (steps.empty()) return least;
-    least = PeakOf(steps);
-  }
+// src and dst differ only in axes of size 1.
+Step Rename(const Layout& src, const Layout& dst, int64_t itemsize, const CostModel* cost_model) {
+  Axes axes = dst.PartialAxes();
+  const Axes had = src.PartialAxes();
+  const bool begins = !axes.empty() && axes != had;
+  if (!begins) axes = had;
+  axes.erase(std::remove_if(axes.begin(), axes.end(), [](const SubAxis& a) { return a.size > 1; }),
+             axes.end());
+  return MakeStep(begins ? StepKind::kLocal : StepKind::kSlice, axes, src, dst, itemsize,
+                  cost_model);
 }
+
+struct PlanKey {
+  const Layout *src, *dst;
+  int64_t itemsize;
+};
+
+struct CachedPlanEntry {
+  RedistributionPlan plan;
+  PlanKey key() const { return {&plan.src, &plan.dst, plan.itemsize}; }
+};
+
+// Looks plans up by what was asked, without a copy of it.
+struct KeyHash {
+  using is_transparent = void;
+  size_t operator()(const PlanKey& k) const {
+    return absl::HashOf(k.src->terms(), k.dst->terms(), k.src->shape(), k.itemsize);
+  }
+  size_t operator()(const std::unique_ptr<const CachedPlanEntry>& e) const {
+    return (*this)(e->key());
+  }
+};
+struct KeyEqual {
+  using is_transparent = void;
+  static PlanKey Key(const PlanKey& k) { return k; }
+  static PlanKey Key(const std::unique_ptr<const CachedPlanEntry>& e) { return e->key(); }
+  template <typename A, typename B>
+  bool operator()(const A& x, const B& y) const {
+    const PlanKey a = Key(x), b = Key(y);
+    return a.itemsize == b.itemsize && *a.src == *b.src && *a.dst == *b.dst;
+  }
+};
 
 }  // namespace
 
@@ -95,28 +74,39 @@ absl::string_view StepKindName(StepKind kind) {
 }
 
 absl::StatusOr<RedistributionPlan> PlanRedistribution(const Layout& src, const Layout& dst,
-                                                      int64_t itemsize, const PlanOptions& options) {
+                                                      int64_t itemsize,
+                                                      const PlanOptions& options) {
   if (itemsize < 1) return InvalidArgument("itemsize is ", itemsize, ", must be at least 1 byte");
   LINS_RETURN_IF_ERROR(CheckReachable(src, dst));
   RedistributionPlan plan{src, dst, itemsize, {}};
-  plan.lower_bound_bytes = LowerBoundBytes(src, dst, itemsize);
+  PlanSpace space(src, dst);
+  plan.lower_bound_bytes =
+      Bound(space).AtLeast(nullptr, space.src(), space.src_pending()) * itemsize;
   plan.peak_bytes = src.MaxLocalNumel() * itemsize;
   if (src == dst) return plan;
-  const int64_t cap = options.max_peak_bytes.value_or(std::numeric_limits<int64_t>::max());
-  plan.steps = Search(src, dst, itemsize, options, cap);
-  if (plan.steps.empty()) {
-    const int64_t least = LeastPeak(src, dst, itemsize, options);
-    LINS_CHECK(least != std::numeric_limits<int64_t>::max(), "no way from ", Describe(src), " to ",
-               dst.ToString());
-    return InvalidArgument("max_peak_bytes=", cap, " is too small for ", src.ToString(), " -> ",
-                           dst.ToString(), " of ", ShapeToString(src.shape()),
-                           ": the least possible is ", least);
+  SearchOptions search;
+  search.cost_model = options.cost_model;
+  search.itemsize = itemsize;
+  if (options.max_peak_bytes) search.max_peak = *options.max_peak_bytes;
+  SearchResult result = SearchPlan(space, search);
+  if (result.found && result.steps.empty()) {
+    result.steps.push_back(Rename(src, dst, itemsize, options.cost_model));
   }
-  for (int64_t rank = 0; rank < src.mesh().size(); ++rank) {
-    int64_t received = 0;
-    for (const Step& s : plan.steps) received += RecvBytes(s, rank, itemsize);
-    plan.recv_bytes = std::max(plan.recv_bytes, received);
+  if (!result.found || PeakOf(result.steps) > search.max_peak) {
+    SearchOptions least;
+    least.itemsize = itemsize;
+    least.least_peak = true;
+    const SearchResult lowest = SearchPlan(space, least);
+    LINS_CHECK(lowest.found, "no way from ", Describe(src), " to ", dst.ToString());
+    const int64_t peak = lowest.steps.empty() ? PeakOf(result.steps) : PeakOf(lowest.steps);
+    return InvalidArgument("max_peak_bytes=", search.max_peak, " is too small for ", src.ToString(),
+                           " -> ", dst.ToString(), " of ", ShapeToString(src.shape()),
+                           ": the least possible is ", peak);
   }
+  plan.steps = std::move(result.steps);
+  plan.steps.front().before = src;
+  plan.steps.back().after = dst;
+  plan.recv_bytes = *std::max_element(result.received.begin(), result.received.end()) * itemsize;
   for (const Step& s : plan.steps) plan.seconds += s.seconds;
   plan.peak_bytes = std::max(plan.peak_bytes, PeakOf(plan.steps));
   return plan;
@@ -124,35 +114,18 @@ absl::StatusOr<RedistributionPlan> PlanRedistribution(const Layout& src, const L
 
 absl::StatusOr<const RedistributionPlan*> CachedPlan(const Layout& src, const Layout& dst,
                                                      int64_t itemsize) {
-  using Key = std::tuple<Layout, Layout, int64_t>;
   static auto* mutex = new std::mutex;
-  static auto* cache = new absl::flat_hash_map<Key, std::unique_ptr<const RedistributionPlan>>;
-  Key key(src, dst, itemsize);
+  static auto* cache =
+      new absl::flat_hash_set<std::unique_ptr<const CachedPlanEntry>, KeyHash, KeyEqual>;
+  const PlanKey key{&src, &dst, itemsize};
   {
     std::lock_guard lock(*mutex);
-    if (auto it = cache->find(key); it != cache->end()) return it->second.get();
+    if (auto it = cache->find(key); it != cache->end()) return &(*it)->plan;
   }
   LINS_ASSIGN_OR_RETURN(RedistributionPlan plan, PlanRedistribution(src, dst, itemsize));
+  auto entry = std::make_unique<const CachedPlanEntry>(CachedPlanEntry{std::move(plan)});
   std::lock_guard lock(*mutex);
-  auto& slot = (*cache)[std::move(key)];
-  if (!slot) slot = std::make_unique<const RedistributionPlan>(std::move(plan));
-  return slot.get();
-}
-
-std::string RedistributionPlan::ToString() const {
-  std::string out = absl::StrCat(src.ToString(), " -> ", dst.ToString(), " of ",
-                                 ShapeToString(src.shape()), " on ", src.mesh().ToString(), "\n");
-  for (const Step& s : steps) {
-    absl::StrAppendFormat(&out, "  %-14s over (%s): %s -> %s, receives %d bytes, peak %d",
-                          std::string(StepKindName(s.kind)), src.mesh().AxesToString(s.axes),
-                          s.before.ToString(), s.after.ToString(), s.recv_bytes, s.peak_bytes);
-    if (s.seconds > 0) absl::StrAppendFormat(&out, ", %.3g s", s.seconds);
-    absl::StrAppend(&out, "\n");
-  }
-  if (steps.empty()) absl::StrAppend(&out, "  nothing to do\n");
-  absl::StrAppendFormat(&out, "  receives %d bytes, lower bound %d, peak %d", recv_bytes,
-                        lower_bound_bytes, peak_bytes);
-  return out;
+  return &(*cache->insert(std::move(entry)).first)->plan;
 }
 
 }  // namespace lins

@@ -1,12 +1,13 @@
-// Redistribution planning: the cheapest sequence of steps that turns one layout of a tensor into another.
+// Redistribution planning: the cheapest sequence of steps that turns one layout of a tensor into
+// another.
 //
 //   auto plan = *PlanRedistribution(src, dst, /*itemsize=*/4);
 //   plan.steps[0].kind        // kAllGather
 //   plan.ToString()           // a small table
 //
-// Each step is itself a transition between two layouts, so a plan is a chain of layouts from src to dst and
-// an executor needs nothing but (kind, axes, before, after). The search is deterministic: every rank that
-// asks the same question gets the same plan.
+// Each step is itself a transition between two layouts, so a plan is a chain of layouts from src to
+// dst and an executor needs nothing but (kind, axes, before, after). The search is deterministic:
+// every rank that asks the same question gets the same plan.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +38,11 @@ absl::string_view StepKindName(StepKind kind);
 
 struct Step {
   StepKind kind;
-  Axes axes;             // over which ranks communicate, major to minor
+  Axes axes;  // over which ranks communicate, major to minor
   Layout before, after;
   int64_t bytes = 0;       // volume in the terms of profiles: see docs/redistribution.md
+  int64_t in_bytes = 0;    // held before, worst rank
+  int64_t out_bytes = 0;   // held after, worst rank
   int64_t recv_bytes = 0;  // received by the worst rank
   int64_t peak_bytes = 0;  // input and output alive at once, worst rank
   double seconds = 0;      // by the cost model; 0 without one
@@ -48,16 +51,17 @@ struct Step {
 struct RedistributionPlan {
   Layout src, dst;
   int64_t itemsize;
-  std::vector<Step> steps;          // empty when nothing has to be done
-  int64_t recv_bytes = 0;           // received over all steps by the worst rank
-  int64_t peak_bytes = 0;           // the largest of the steps' peaks, or what src holds
-  int64_t lower_bound_bytes = 0;    // no plan can receive less on its worst rank
+  std::vector<Step> steps;        // empty when nothing has to be done
+  int64_t recv_bytes = 0;         // received over all steps by the worst rank
+  int64_t peak_bytes = 0;         // the largest of the steps' peaks, or what src holds
+  int64_t lower_bound_bytes = 0;  // no plan can receive less on its worst rank
   double seconds = 0;
 
   std::string ToString() const;
 };
 
-// Seconds of one collective. gpus and nodes are the group's size along the mesh's last axis and along all others.
+// Seconds of one collective. gpus and nodes are the group's size along the mesh's last axis and
+// along all others.
 class CostModel {
  public:
   virtual ~CostModel() = default;
@@ -69,10 +73,12 @@ struct PlanOptions {
   std::optional<int64_t> max_peak_bytes;  // refuse steps with a higher peak
 };
 
-// Errors: different shapes or meshes; a change between different partial operations; a partial product or
-// bitwise operation out of complete values; no plan under the cap (the least possible peak is named).
+// Errors: different shapes or meshes; a change between different partial operations; a partial
+// product or bitwise operation out of complete values; no plan under the cap (the least possible
+// peak is named).
 absl::StatusOr<RedistributionPlan> PlanRedistribution(const Layout& src, const Layout& dst,
-                                                      int64_t itemsize, const PlanOptions& options = {});
+                                                      int64_t itemsize,
+                                                      const PlanOptions& options = {});
 
 // As above with default options, remembered. The result lives as long as the process.
 absl::StatusOr<const RedistributionPlan*> CachedPlan(const Layout& src, const Layout& dst,
@@ -81,9 +87,13 @@ absl::StatusOr<const RedistributionPlan*> CachedPlan(const Layout& src, const La
 // One step's volumes, filled in from its kind, axes and layouts.
 Step MakeStep(StepKind kind, Axes axes, Layout before, Layout after, int64_t itemsize,
               const CostModel* cost_model = nullptr);
+// The v of profiles, given what the fullest rank holds before and after: of an exchange, which may
+// replicate, the larger one.
+int64_t StepVolume(StepKind kind, int64_t in, int64_t out);
 // Bytes that `rank` receives in the step.
 int64_t RecvBytes(const Step& step, int64_t rank, int64_t itemsize);
-// Received bytes of the worst rank that no plan can avoid (docs/redistribution.md has the argument).
+// Received bytes of the worst rank that no plan can avoid (docs/redistribution.md has the
+// argument).
 int64_t LowerBoundBytes(const Layout& src, const Layout& dst, int64_t itemsize);
 
 // How many elements rank a holds under x that rank b holds under y (same shape).

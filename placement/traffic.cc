@@ -1,13 +1,16 @@
 // Who holds what in common, and what a step makes each rank receive.
 #include <algorithm>
 
-#include "mesh/error.h"
+#include "placement/boxes.h"
 #include "placement/redistribution.h"
 
 namespace lins {
 namespace {
 
-// Elements of the box with row-major index (in the whole tensor) below x.
+bool IsLine(const Layout& l) { return l.IsFlatOrOwned(); }
+
+}  // namespace
+
 int64_t CountBelow(const Shape& shape, const Ranges& box, int64_t x) {
   int64_t n = 1, inner = 1, count = 0;
   for (size_t d = 0; d < shape.size(); ++d) {
@@ -27,10 +30,6 @@ int64_t CountBelow(const Shape& shape, const Ranges& box, int64_t x) {
   return count;
 }
 
-bool IsLine(const Layout& l) { return l.IsFlatOrOwned(); }
-
-}  // namespace
-
 int64_t OverlapElements(const Layout& x, int64_t a, const Layout& y, int64_t b) {
   const Ranges p = x.RangesOf(a), q = y.RangesOf(b);
   if (IsLine(x) && !IsLine(y)) {
@@ -41,8 +40,8 @@ int64_t OverlapElements(const Layout& x, int64_t a, const Layout& y, int64_t b) 
   }
   int64_t n = 1;
   for (size_t d = 0; d < p.size(); ++d) {
-    n *= std::max<int64_t>(
-        0, std::min(p[d].second, q[d].second) - std::max(p[d].first, q[d].first));
+    n *=
+        std::max<int64_t>(0, std::min(p[d].second, q[d].second) - std::max(p[d].first, q[d].first));
   }
   return n;
 }
@@ -67,9 +66,15 @@ int64_t RecvBytes(const Step& step, int64_t rank, int64_t itemsize) {
       return ((k - 1) * chunk + n - chunk) * itemsize;
     }
     default:
-      return (step.after.LocalNumel(rank) -
-              OverlapElements(step.before, rank, step.after, rank)) * itemsize;
+      return (step.after.LocalNumel(rank) - OverlapElements(step.before, rank, step.after, rank)) *
+             itemsize;
   }
+}
+
+int64_t StepVolume(StepKind kind, int64_t in, int64_t out) {
+  const bool gathers = kind == StepKind::kAllGather || kind == StepKind::kBroadcast;
+  const bool pairwise = kind == StepKind::kPermute || kind == StepKind::kExchange;
+  return gathers ? out : pairwise ? std::max(in, out) : in;
 }
 
 Step MakeStep(StepKind kind, Axes axes, Layout before, Layout after, int64_t itemsize,
@@ -81,55 +86,16 @@ Step MakeStep(StepKind kind, Axes axes, Layout before, Layout after, int64_t ite
     step.peak_bytes = std::max(
         step.peak_bytes, (step.before.LocalNumel(rank) + step.after.LocalNumel(rank)) * itemsize);
   }
-  const bool gathers = kind == StepKind::kAllGather || kind == StepKind::kBroadcast;
-  const bool pairwise = kind == StepKind::kPermute || kind == StepKind::kExchange;
   const int64_t in = step.before.MaxLocalNumel(), out = step.after.MaxLocalNumel();
-  // Of an exchange, which may replicate, the larger side.
-  step.bytes = (gathers ? out : pairwise ? std::max(in, out) : in) * itemsize;
+  step.bytes = StepVolume(kind, in, out) * itemsize;
+  step.in_bytes = in * itemsize;
+  step.out_bytes = out * itemsize;
   if (cost_model && step.recv_bytes > 0) {
     int64_t gpus = 1, nodes = 1;
     for (const SubAxis& a : step.axes) (a.axis == mesh.ndim() - 1 ? gpus : nodes) *= a.size;
     step.seconds = cost_model->Seconds(kind, step.bytes, gpus, nodes);
   }
   return step;
-}
-
-int64_t LowerBoundBytes(const Layout& src, const Layout& dst, int64_t itemsize) {
-  const Mesh& mesh = src.mesh();
-  int64_t contributions = 1;
-  int64_t problems = 1;  // reductions that stay pending keep their groups apart
-  const auto over = [](const Layout& layout, ReduceOp op) {
-    for (const PartialTerm& p : layout.terms().partials) {
-      if (p.op == op) return p.axes;
-    }
-    return Axes();
-  };
-  // A reduction may begin with any contributions: a rank that joins one can give what it has.
-  for (const PartialTerm& q : dst.terms().partials) {
-    if (!Contains(mesh, over(src, q.op), q.axes)) return 0;
-  }
-  for (const PartialTerm& p : src.terms().partials) {
-    const Axes pending = Subtract(mesh, p.axes, over(dst, p.op));
-    contributions *= Mesh::GroupSize(pending);
-    problems *= Mesh::GroupSize(p.axes) / Mesh::GroupSize(pending);
-  }
-  int64_t worst = 0, total = 0;
-  if (contributions == 1) {
-    for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-      worst = std::max(worst, dst.LocalNumel(rank) - OverlapElements(src, rank, dst, rank));
-    }
-    return worst * itemsize;
-  }
-  // k contributions, wanted by q ranks: at least k-1 receipts to combine them and q-1 to spread the result,
-  // and every rank that ends with an element receives at least one message for it.
-  int64_t held = 0;
-  for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-    worst = std::max(worst, dst.LocalNumel(rank));
-    held += dst.LocalNumel(rank);
-  }
-  const int64_t n = src.numel();
-  total = problems * n * (contributions - 2) + held;
-  return std::max(worst, (total + mesh.size() - 1) / mesh.size()) * itemsize;
 }
 
 }  // namespace lins

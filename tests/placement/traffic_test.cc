@@ -95,7 +95,9 @@ TEST(TrafficTest, AReductionThatBeginsNeedsNothingFromOthers) {
   EXPECT_EQ(bound("R", "+sum(a)"), 0);
   EXPECT_EQ(bound("S0(a)", "+sum(a)"), 0);
   EXPECT_EQ(bound("+sum(a)", "+sum(a,b)"), 0);
-  EXPECT_EQ(bound("+sum(a,b)", "+sum(a)"), 8 * 4);
+  // Two ranks that stay partial hold three quarters of the contributions too few between them.
+  EXPECT_EQ(bound("S0(b)", "+sum(a)"), 2 * 4);
+  EXPECT_EQ(bound("+sum(a,b)", "+sum(a)"), 6 * 4);
 }
 
 }  // namespace

@@ -1,0 +1,117 @@
+// The lower bound of received bytes. docs/redistribution.md has the argument.
+#include <algorithm>
+
+#include "placement/search.h"
+
+namespace lins {
+namespace {
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+bool CanBegin(ReduceOp op) {
+  return op == ReduceOp::kSum || op == ReduceOp::kAvg || op == ReduceOp::kMin ||
+         op == ReduceOp::kMax;
+}
+
+Bound::Bound(PlanSpace& space) : space_(space) {
+  for (size_t i = 0; i < space.ops().size(); ++i) {
+    if (CanBegin(space.ops()[i])) joint_ |= space.dst_pending()[i];
+  }
+  const int64_t n = space.ranks();
+  joint_size_ = space.SizeOf(joint_);
+  groups_ = n / joint_size_;
+  sums_.resize(groups_);
+  scratch_.resize(n);
+  group_.resize(n);
+  if (joint_size_ == 1) {
+    for (int64_t r = 0; r < n; ++r) group_[r] = r;
+  } else {
+    // Ranks of one group differ in joint_ only: number the groups by their first member.
+    std::vector<int64_t> index(n), first(n, -1);
+    space.IndexIn(joint_, index.data());
+    const Axes axes = space.ToAxes(joint_);
+    int64_t next = 0;
+    for (int64_t r = 0; r < n; ++r) {
+      if (index[r] == 0) first[r] = next++;
+    }
+    for (int64_t r = 0; r < n; ++r) group_[r] = first[space.mesh().Peer(axes, r, 0)];
+  }
+  int64_t* whole = owned_.emplace_back(new int64_t[groups_]).get();
+  const int64_t* held = space.split(space.dst()).held;
+  for (int64_t r = 0; r < n; ++r) whole[group_[r]] = held[r];
+  for (int64_t g = 0; g < groups_; ++g) wanted_ += whole[g];
+  all_missing_ = whole;
+}
+
+const int64_t* Bound::Missing(int split, bool reduces) {
+  if (reduces) return all_missing_;
+  if (static_cast<int>(missing_.size()) <= split) missing_.resize(split + 1, nullptr);
+  if (missing_[split]) return missing_[split];
+  int64_t* out = owned_.emplace_back(new int64_t[groups_]).get();
+  const PlanSpace::Split& s = space_.split(split);
+  space_.Overlap(split, space_.dst(), scratch_.data());
+  // Of what a group holds together, every piece is held by `copies` members.
+  int64_t copies = space_.SizeOf(joint_ & ~s.covers);
+  if ((s.blocks & ~s.covers) & joint_) copies = 0;  // parts of axes cut two ways: no claim
+  std::fill_n(out, groups_, 0);
+  for (int64_t r = 0; r < space_.ranks(); ++r) out[group_[r]] += scratch_[r];
+  for (int64_t g = 0; g < groups_; ++g) {
+    out[g] = copies == 0 ? 0 : std::max<int64_t>(0, all_missing_[g] - out[g] / copies);
+  }
+  return missing_[split] = out;
+}
+
+int64_t Bound::AtLeast(const int64_t* so_far, int split, const PlanSpace::Pending& pending) {
+  int64_t contributions = 1, kept = 1, apart = 1;
+  AxisMask all = 0;
+  for (size_t i = 0; i < pending.size(); ++i) {
+    const AxisMask stays = pending[i] & space_.dst_pending()[i];
+    all |= pending[i];
+    if (CanBegin(space_.ops()[i])) {
+      contributions *= space_.SizeOf(pending[i]);
+      kept *= space_.SizeOf(stays);
+    } else {
+      contributions *= space_.SizeOf(pending[i] & ~stays);
+      apart *= space_.SizeOf(stays);
+    }
+  }
+  const bool reduces = contributions > kept;
+  const int64_t n = space_.ranks();
+  if (space_.BlockedBy(all & ~joint_) & joint_) {  // parts of axes cut two ways: no claim
+    return so_far ? *std::max_element(so_far, so_far + n) : 0;
+  }
+  const int64_t* missing = Missing(split, reduces);
+  int64_t worst = 0, total = 0;
+  if (joint_size_ == 1) {
+    for (int64_t r = 0; r < n; ++r) {
+      const int64_t v = so_far ? so_far[r] : 0;
+      worst = std::max(worst, v + missing[r]);
+      total += v;
+    }
+  } else {
+    std::copy_n(missing, groups_, sums_.begin());
+    for (int64_t r = 0; r < n && so_far; ++r) {
+      worst = std::max(worst, so_far[r]);
+      total += so_far[r];
+      sums_[group_[r]] += so_far[r];
+    }
+    for (int64_t sum : sums_) worst = std::max(worst, CeilDiv(sum, joint_size_));
+  }
+  if (reduces) {
+    // An element's contributions: kept of them lie in a group that wants it, every other one must
+    // be sent before the first such group is complete; every further group completes by another
+    // message.
+    total += apart * space_.numel() * (contributions - kept - 1) + wanted_;
+    worst = std::max(worst, CeilDiv(total, n));
+  }
+  return worst;
+}
+
+int64_t LowerBoundBytes(const Layout& src, const Layout& dst, int64_t itemsize) {
+  PlanSpace space(src, dst);
+  return Bound(space).AtLeast(nullptr, space.src(), space.src_pending()) * itemsize;
+}
+
+}  // namespace lins

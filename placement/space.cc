@@ -1,0 +1,356 @@
+#include "placement/space.h"
+
+#include <algorithm>
+#include <set>
+
+#include "mesh/error.h"
+
+namespace lins {
+namespace {
+
+// Boundaries of the parts of one axis that a layout's sub-axes name; 1 and the axis' size among
+// them.
+std::vector<int64_t> Boundaries(int64_t whole, absl::Span<const SubAxis> used, int axis) {
+  std::vector<int64_t> out = {1, whole};
+  for (const SubAxis& a : used) {
+    if (a.axis != axis || a.size == 1) continue;
+    out.push_back(a.stride);
+    out.push_back(a.stride * a.size);
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+bool IsChain(const std::vector<int64_t>& boundaries) {
+  for (size_t i = 1; i < boundaries.size(); ++i) {
+    if (boundaries[i] % boundaries[i - 1] != 0) return false;
+  }
+  return true;
+}
+
+Axes UsedAxes(const Layout& layout) {
+  Axes out = layout.SplitAxes();
+  const Axes partial = layout.PartialAxes();
+  out.insert(out.end(), partial.begin(), partial.end());
+  return out;
+}
+
+int64_t RoundUp(int64_t n, int64_t k) { return (n + k - 1) / k * k; }
+
+}  // namespace
+
+int64_t* RankVectors::New() {
+  if (left_ == 0) {
+    left_ = std::max<int64_t>(1, 8192 / ranks_);
+    blocks_.push_back(std::unique_ptr<int64_t[]>(new int64_t[left_ * ranks_]));
+    next_ = blocks_.back().get();
+  }
+  --left_;
+  return std::exchange(next_, next_ + ranks_);
+}
+
+PlanSpace::PlanSpace(const Layout& src, const Layout& dst)
+    : src_(src), dst_(dst), ranks_(src.mesh().size()), numel_(src.numel()), vectors_(ranks_) {
+  AddItems();
+  const int ndim = static_cast<int>(src.shape().size());
+  nodes_.reserve(64);
+  for (int dim = 0; dim <= ndim; ++dim) {
+    Node root;
+    root.dim = dim;
+    root.begin = vectors_.New();
+    root.end = vectors_.New();
+    std::fill_n(root.begin, ranks_, 0);
+    std::fill_n(root.end, ranks_, dim < ndim ? src.shape()[dim] : 0);
+    nodes_.push_back(std::move(root));
+  }
+  for (const Layout* l : {&src_, &dst_}) {
+    if (l->terms().flat) Window(l->terms().flat->offset, l->terms().flat->total);
+    if (l->terms().owned) Owner(*l->terms().owned);
+    for (const PartialTerm& p : l->terms().partials) {
+      if (std::find(ops_.begin(), ops_.end(), p.op) == ops_.end()) ops_.push_back(p.op);
+    }
+  }
+  std::sort(ops_.begin(), ops_.end());
+  const auto pending = [this](const Layout& l) {
+    Pending out(ops_.size(), 0);
+    for (const PartialTerm& p : l.terms().partials) {
+      out[std::find(ops_.begin(), ops_.end(), p.op) - ops_.begin()] = AtomsOf(p.axes);
+    }
+    return out;
+  };
+  src_pending_ = pending(src_);
+  dst_pending_ = pending(dst_);
+  src_split_ = FromTerms(src_.terms());
+  dst_split_ = FromTerms(dst_.terms());
+}
+
+void PlanSpace::AddItems() {
+  const Axes a = UsedAxes(src_), b = UsedAxes(dst_);
+  Axes both = a;
+  both.insert(both.end(), b.begin(), b.end());
+  const auto add = [this](const SubAxis& axis) {
+    if (ItemOf(axis) < 0) items_.push_back({axis, 0, 0});
+  };
+  for (int axis = 0; axis < mesh().ndim(); ++axis) {
+    const int64_t whole = mesh().shape()[axis];
+    // Parts of one axis that do not fit into each other (`gpu:2` and `gpu:3`) stay apart.
+    std::vector<std::vector<int64_t>> families = {Boundaries(whole, both, axis)};
+    if (!IsChain(families[0])) families = {Boundaries(whole, a, axis), Boundaries(whole, b, axis)};
+    for (const std::vector<int64_t>& f : families) {
+      for (size_t i = f.size(); i-- > 1;) add({axis, f[i] / f[i - 1], f[i - 1]});
+    }
+  }
+  atoms_ = items_.size();
+  for (const SubAxis& x : both) add(x);
+  LINS_CHECK(items_.size() <= 64, "too many sub-axes: ", Describe(src_), " and ", Describe(dst_));
+  for (Item& item : items_) {
+    for (size_t i = 0; i < atoms_; ++i) {
+      const SubAxis& atom = items_[i].axis;
+      if (!lins::Overlap(atom, item.axis)) continue;
+      item.blocks |= AxisMask{1} << i;
+      if (Contains(mesh(), {&item.axis, 1}, {&atom, 1})) item.covers |= AxisMask{1} << i;
+    }
+  }
+  std::vector<int64_t> strides(mesh().ndim(), 1);
+  for (int i = mesh().ndim() - 1; i > 0; --i) strides[i - 1] = strides[i] * mesh().shape()[i];
+  for (const Item& item : items_) {
+    std::vector<int64_t>& c = coordinates_.emplace_back(ranks_);
+    const int64_t step = strides[item.axis.axis] * item.axis.stride;
+    for (int64_t r = 0; r < ranks_; ++r) c[r] = r / step % item.axis.size;
+  }
+}
+
+int PlanSpace::ItemOf(const SubAxis& axis) const {
+  for (size_t i = 0; i < items_.size(); ++i) {
+    if (items_[i].axis == axis) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+AxisMask PlanSpace::AtomsOf(absl::Span<const SubAxis> axes) const {
+  AxisMask out = 0;
+  for (const SubAxis& a : axes) {
+    if (a.size == 1) continue;  // nothing to reduce, nothing to split
+    for (size_t i = 0; i < atoms_; ++i) {
+      if (Contains(mesh(), {&a, 1}, {&items_[i].axis, 1})) out |= AxisMask{1} << i;
+    }
+  }
+  return out;
+}
+
+int64_t PlanSpace::SizeOf(AxisMask atoms) const {
+  int64_t n = 1;
+  for (size_t i = 0; i < atoms_; ++i) {
+    if (atoms >> i & 1) n *= items_[i].axis.size;
+  }
+  return n;
+}
+
+AxisMask PlanSpace::BlockedBy(AxisMask atoms) const {
+  AxisMask out = 0;
+  for (size_t i = 0; i < atoms_; ++i) {
+    if (atoms >> i & 1) out |= items_[i].blocks;
+  }
+  return out;
+}
+
+void PlanSpace::IndexIn(AxisMask atoms, int64_t* out) const {
+  std::fill_n(out, ranks_, 0);
+  for (size_t i = 0; i < atoms_; ++i) {
+    if (!(atoms >> i & 1)) continue;
+    for (int64_t r = 0; r < ranks_; ++r) out[r] = out[r] * items_[i].axis.size + coordinates_[i][r];
+  }
+}
+
+int PlanSpace::Child(int node, int item) {
+  if (nodes_[node].children.empty()) nodes_[node].children.resize(items_.size(), -1);
+  if (const int known = nodes_[node].children[item]; known >= 0) return known;
+  Node child;
+  child.parent = node;
+  child.item = item;
+  child.dim = nodes_[node].dim;
+  child.depth = nodes_[node].depth + 1;
+  child.begin = vectors_.New();
+  child.end = vectors_.New();
+  const int64_t k = items_[item].axis.size;
+  const std::vector<int64_t>& c = coordinates_[item];
+  const Node& parent = nodes_[node];
+  if (child.dim < static_cast<int>(src_.shape().size())) {
+    for (int64_t r = 0; r < ranks_; ++r) {
+      const int64_t size = (parent.end[r] - parent.begin[r] + k - 1) / k;
+      child.begin[r] = std::min(parent.begin[r] + c[r] * size, parent.end[r]);
+      child.end[r] = std::min(child.begin[r] + size, parent.end[r]);
+    }
+  } else {
+    for (int64_t r = 0; r < ranks_; ++r) child.begin[r] = parent.begin[r] * k + c[r];
+  }
+  const int id = static_cast<int>(nodes_.size());
+  nodes_[node].children[item] = id;
+  nodes_.push_back(std::move(child));
+  return id;
+}
+
+absl::InlinedVector<int, 6> PlanSpace::Items(int node, int from) const {
+  absl::InlinedVector<int, 6> out;
+  for (; node != from && nodes_[node].parent >= 0; node = nodes_[node].parent) {
+    out.push_back(nodes_[node].item);
+  }
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
+int PlanSpace::Window(int64_t offset, int64_t total) {
+  const std::pair window(offset, total);
+  const auto it = std::find(windows_.begin(), windows_.end(), window);
+  if (it != windows_.end()) return static_cast<int>(it - windows_.begin());
+  windows_.push_back(window);
+  return static_cast<int>(windows_.size()) - 1;
+}
+
+int PlanSpace::Owner(const OwnedTerm& term) {
+  const auto it = std::find(owners_.begin(), owners_.end(), term);
+  if (it != owners_.end()) return static_cast<int>(it - owners_.begin());
+  owners_.push_back(term);
+  return static_cast<int>(owners_.size()) - 1;
+}
+
+int PlanSpace::Intern(Form form, int variant, absl::InlinedVector<int, 4> nodes) {
+  Key key(static_cast<int>(form) * 1024 + variant, std::move(nodes));
+  const auto [it, fresh] = ids_.try_emplace(key, static_cast<int>(splits_.size()));
+  if (!fresh) return it->second;
+  auto s = std::make_unique<Split>();
+  s->form = form;
+  s->variant = variant;
+  s->nodes = std::get<1>(key);
+  for (int node : s->nodes) {
+    for (; nodes_[node].parent >= 0; node = nodes_[node].parent) {
+      s->covers |= items_[nodes_[node].item].covers;
+      s->blocks |= items_[nodes_[node].item].blocks;
+    }
+  }
+  int64_t* held = vectors_.New();
+  if (form == Form::kBox) {
+    int64_t whole = 1;
+    for (size_t d = 0; d < s->nodes.size(); ++d) {
+      if (nodes_[s->nodes[d]].parent < 0) whole *= src_.shape()[d];
+    }
+    std::fill_n(held, ranks_, whole);
+    for (int id : s->nodes) {
+      const Node& n = nodes_[id];
+      if (n.parent < 0) continue;
+      for (int64_t r = 0; r < ranks_; ++r) held[r] *= n.end[r] - n.begin[r];
+    }
+  } else {
+    int64_t *begin = vectors_.New(), *end = vectors_.New();
+    if (form == Form::kFlat) {
+      const auto [offset, total] = windows_[variant];
+      int64_t slot = total;
+      for (int i : Items(s->nodes[0])) slot /= items_[i].axis.size;
+      for (int64_t r = 0; r < ranks_; ++r) {
+        const int64_t at = nodes_[s->nodes[0]].begin[r] * slot - offset;
+        begin[r] = std::clamp<int64_t>(at, 0, numel_);
+        end[r] = std::clamp<int64_t>(at + slot, begin[r], numel_);
+      }
+    } else {
+      const OwnedTerm& o = owners_[variant];
+      for (const SubAxis& a : o.axes) {
+        s->covers |= items_[ItemOf(a)].covers;
+        s->blocks |= items_[ItemOf(a)].blocks;
+      }
+      for (int64_t r = 0; r < ranks_; ++r) {
+        begin[r] = 0;
+        end[r] = mesh().IndexInGroup(o.axes, r) == o.owner ? numel_ : 0;
+      }
+    }
+    for (int64_t r = 0; r < ranks_; ++r) held[r] = end[r] - begin[r];
+    s->begin = begin;
+    s->end = end;
+  }
+  s->held = held;
+  s->most = *std::max_element(held, held + ranks_);
+  splits_.push_back(std::move(s));
+  return it->second;
+}
+
+int PlanSpace::FromTerms(const Terms& terms) {
+  const int ndim = static_cast<int>(src_.shape().size());
+  if (terms.owned) return Intern(Form::kOwned, Owner(*terms.owned), {});
+  if (terms.flat) {
+    int node = ndim;
+    for (const SubAxis& a : terms.flat->axes) node = Child(node, ItemOf(a));
+    return Intern(Form::kFlat, Window(terms.flat->offset, terms.flat->total), {node});
+  }
+  absl::InlinedVector<int, 4> nodes(ndim);
+  for (int d = 0; d < ndim; ++d) nodes[d] = d;
+  for (const ShardTerm& s : terms.shards) {
+    for (const SubAxis& a : s.axes) nodes[s.dim] = Child(nodes[s.dim], ItemOf(a));
+  }
+  return Intern(Form::kBox, 0, std::move(nodes));
+}
+
+void PlanSpace::EnumerateBoxes(absl::Span<const int> dims) {
+  absl::InlinedVector<int, 4> nodes(src_.shape().size());
+  for (size_t d = 0; d < nodes.size(); ++d) nodes[d] = static_cast<int>(d);
+  // Lengthens only the dimension at hand or later ones, so that each split comes once.
+  const auto extend = [&](auto&& self, size_t at, AxisMask used) -> void {
+    all_.push_back(Intern(Form::kBox, 0, nodes));
+    for (; at < dims.size(); ++at) {
+      int& node = nodes[dims[at]];
+      for (size_t i = 0; i < items_.size() && all_.size() < 2 * kManySplits; ++i) {
+        if (items_[i].axis.size == 1 || (used & items_[i].covers)) continue;
+        const int before = node;
+        node = Child(node, static_cast<int>(i));
+        self(self, at, used | items_[i].blocks);
+        node = before;
+      }
+    }
+  };
+  extend(extend, 0, 0);
+}
+
+void PlanSpace::EnumerateFlat(int window, int node, AxisMask used) {
+  for (size_t i = 0; i < items_.size(); ++i) {
+    if (items_[i].axis.size == 1 || (used & items_[i].covers)) continue;
+    const int child = Child(node, static_cast<int>(i));
+    int64_t k = 1;
+    for (int item : Items(child)) k *= items_[item].axis.size;
+    const auto [offset, total] = windows_[window];
+    if (total % k == 0 && (window < 3 || total == RoundUp(numel_, k))) {
+      all_.push_back(Intern(Form::kFlat, window, {child}));
+    }
+    if (all_.size() < 3 * kManySplits) EnumerateFlat(window, child, used | items_[i].blocks);
+  }
+}
+
+const std::vector<int>& PlanSpace::All() {
+  if (!all_.empty()) return all_;
+  absl::InlinedVector<int, 4> dims;
+  const int ndim = static_cast<int>(src_.shape().size());
+  for (int d = 0; d < ndim; ++d) dims.push_back(d);
+  EnumerateBoxes(dims);
+  if (all_.size() > kManySplits) {
+    std::set<int> few;
+    for (const Layout* l : {&src_, &dst_}) {
+      for (const ShardTerm& s : l->terms().shards) few.insert(s.dim);
+    }
+    few.insert(static_cast<int>(std::max_element(src_.shape().begin(), src_.shape().end()) -
+                                src_.shape().begin()));
+    all_.clear();
+    EnumerateBoxes(std::vector<int>(few.begin(), few.end()));
+  }
+  Window(0, RoundUp(numel_, ranks_));
+  for (AxisMask set = 1; set < AxisMask{1} << std::min<size_t>(atoms_, 6); ++set) {
+    Window(0, RoundUp(numel_, SizeOf(set)));
+  }
+  for (size_t w = 0; w < windows_.size(); ++w) EnumerateFlat(static_cast<int>(w), ndim, 0);
+  for (size_t o = 0; o < owners_.size(); ++o) {
+    all_.push_back(Intern(Form::kOwned, static_cast<int>(o), {}));
+  }
+  for (int id : {src_split_, dst_split_}) {
+    if (std::find(all_.begin(), all_.end(), id) == all_.end()) all_.push_back(id);
+  }
+  return all_;
+}
+
+}  // namespace lins
