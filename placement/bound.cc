@@ -15,9 +15,10 @@ bool CanBegin(ReduceOp op) {
          op == ReduceOp::kMax;
 }
 
-Bound::Bound(PlanSpace& space) : space_(space) {
+Bound::Bound(PlanSpace& space, bool own_steps) : space_(space), own_steps_(own_steps) {
   for (size_t i = 0; i < space.ops().size(); ++i) {
-    if (CanBegin(space.ops()[i])) joint_ |= space.dst_pending()[i];
+    const ReduceOp op = space.ops()[i];
+    if (own_steps ? op == ReduceOp::kSum : CanBegin(op)) joint_ |= space.dst_pending()[i];
   }
   const int64_t n = space.ranks();
   joint_size_ = space.SizeOf(joint_);
@@ -99,7 +100,7 @@ int64_t Bound::AtLeast(const int64_t* so_far, int split, const PlanSpace::Pendin
     }
     for (int64_t sum : sums_) worst = std::max(worst, CeilDiv(sum, joint_size_));
   }
-  if (reduces) {
+  if (reduces && !own_steps_) {
     // An element's contributions: kept of them lie in a group that wants it, every other one must
     // be sent before the first such group is complete; every further group completes by another
     // message.

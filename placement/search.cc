@@ -44,6 +44,7 @@ class Search {
       : s_(space),
         options_(options),
         bound_(space),
+        own_bound_(space, true),
         n_(space.ranks()),
         scalar_(options.cost_model || options.least_peak),
         capped_(options.max_peak != std::numeric_limits<int64_t>::max()),
@@ -58,6 +59,9 @@ class Search {
     const int start = PendingId(s_.src_pending());
     goal_ = PendingId(s_.dst_pending());
     zeros_ = zero_.data();
+    for (size_t op = 0; op < s_.ops().size(); ++op) {
+      only_sums_ &= s_.ops()[op] == ReduceOp::kSum || s_.dst_pending()[op] == 0;
+    }
     labels_.push_back({s_.src(), start, -1, {}, 0, 0, 0, 0, zeros_});
     if (s_.src() == s_.dst() && start == goal_) return Trace(0);
     if (compose_) {
@@ -166,30 +170,43 @@ class Search {
   void Move(int at, int to) {
     const int from = labels_[at].split;
     if (from == to) return;
-    s_.Overlap(from, to, edge_.data());
-    const int64_t* held = s_.split(to).held;
-    int64_t any = 0;
-    for (int64_t r = 0; r < n_; ++r) any |= edge_[r] = held[r] - edge_[r];
+    Receive(EdgeKind::kMove, 0, from, to);
+    const bool any = std::any_of(edge_.begin(), edge_.end(), [](int64_t n) { return n != 0; });
     const AxisMask axes = any ? s_.Differing(from, to) : 0;
     Relax(at, {EdgeKind::kMove, axes}, to, labels_[at].pending, any ? s_.SizeOf(axes) : 0);
   }
 
   void Scatter(int at, size_t op, int to, AxisMask axes) {
-    const int64_t k = s_.SizeOf(axes), *held = s_.split(to).held;
-    for (int64_t r = 0; r < n_; ++r) edge_[r] = (k - 1) * held[r];
-    Relax(at, {EdgeKind::kScatter, axes}, to, Without(labels_[at].pending, op, axes), k);
+    Receive(EdgeKind::kScatter, axes, labels_[at].split, to);
+    Relax(at, {EdgeKind::kScatter, axes}, to, Without(labels_[at].pending, op, axes),
+          s_.SizeOf(axes));
   }
 
-  // A chunk of the buffer is reduced by each, then spread: both halves are straight.
   void Reduce(int at, size_t op, AxisMask axes) {
-    const int64_t k = s_.SizeOf(axes), *held = s_.split(labels_[at].split).held;
-    const std::vector<int64_t>& index = IndexIn(axes);
-    for (int64_t r = 0; r < n_; ++r) {
-      const Range own = Chunk({0, held[r]}, k, index[r]);
-      edge_[r] = held[r] + (k - 2) * (own.second - own.first);
+    const int split = labels_[at].split;
+    Receive(EdgeKind::kReduce, axes, split, split);
+    Relax(at, {EdgeKind::kReduce, axes}, split, Without(labels_[at].pending, op, axes),
+          s_.SizeOf(axes));
+  }
+
+  // Fills edge_: what each rank receives in a step.
+  void Receive(EdgeKind kind, AxisMask axes, int from, int to) {
+    const int64_t k = s_.SizeOf(axes), *held = s_.split(to).held;
+    if (kind == EdgeKind::kMove) {
+      s_.Overlap(from, to, edge_.data());
+      for (int64_t r = 0; r < n_; ++r) edge_[r] = held[r] - edge_[r];
+    } else if (kind == EdgeKind::kScatter) {
+      for (int64_t r = 0; r < n_; ++r) edge_[r] = (k - 1) * held[r];
+    } else if (kind == EdgeKind::kReduce) {
+      // A chunk of the buffer is reduced by each, then spread: both halves are straight.
+      const std::vector<int64_t>& index = IndexIn(axes);
+      for (int64_t r = 0; r < n_; ++r) {
+        const Range own = Chunk({0, held[r]}, k, index[r]);
+        edge_[r] = held[r] + (k - 2) * (own.second - own.first);
+      }
+    } else {
+      std::fill(edge_.begin(), edge_.end(), 0);
     }
-    Relax(at, {EdgeKind::kReduce, axes}, labels_[at].split, Without(labels_[at].pending, op, axes),
-          k);
   }
 
   const std::vector<int64_t>& IndexIn(AxisMask axes) {
@@ -252,6 +269,12 @@ class Search {
     return reduce + begin;
   }
 
+  int64_t AtLeast(int split, int pending) {
+    const int64_t least = bound_.AtLeast(sum_.data(), split, pendings_[pending]);
+    if (only_sums_) return least;
+    return std::max(least, own_bound_.AtLeast(sum_.data(), split, pendings_[pending]));
+  }
+
   // Enters the state that a step leads to; edge_ is what each rank receives in the step.
   void Relax(int at, Edge edge, int to, int pending, int64_t group) {
     const Label from = labels_[at];
@@ -271,8 +294,12 @@ class Search {
     } else {
       for (int64_t r = 0; r < n_; ++r) sum_[r] = from.received[r] + edge_[r];
       next.received = sum_.data();
-      next.bytes = std::max(from.bytes, bound_.AtLeast(sum_.data(), to, pendings_[pending]));
+      next.bytes = std::max(from.bytes, AtLeast(to, pending));
     }
+    const int left = StepsLeft(to, pending);
+    const auto total = std::tuple(next.seconds, next.bytes, next.steps + left, next.groups);
+    if (total > best_) return;
+    if (to == s_.dst() && pending == goal_) best_ = total;
     auto& here = At(to, pending);
     for (int other : here) {
       if (Beats(labels_[other], next)) return;
@@ -291,7 +318,7 @@ class Search {
     }
     const int id = static_cast<int>(labels_.size());
     here.push_back(id);
-    queue_.push({next.seconds, next.bytes, next.steps + StepsLeft(to, pending), next.groups, id});
+    queue_.push({next.seconds, next.bytes, next.steps + left, next.groups, id});
     labels_.push_back(next);
   }
 
@@ -351,7 +378,7 @@ class Search {
     for (int i : chain) {
       const Label& label = labels_[i];
       const int x = labels_[from].split;
-      Redo(from, label);
+      Receive(label.edge.kind, label.edge.axes, x, label.split);
       auto [kind, axes] = KindAndAxes(label.edge, x, label.split);
       Layout after = s_.ToLayout(label.split, pendings_[label.pending]);
       Step step{kind, std::move(axes), before, after};
@@ -372,40 +399,17 @@ class Search {
     return out;
   }
 
-  // Fills edge_ for the step from label `from` to `label`.
-  void Redo(int from, const Label& label) {
-    const int x = labels_[from].split;
-    const int64_t* held = s_.split(label.split).held;
-    switch (label.edge.kind) {
-      case EdgeKind::kMove:
-        s_.Overlap(x, label.split, edge_.data());
-        for (int64_t r = 0; r < n_; ++r) edge_[r] = held[r] - edge_[r];
-        return;
-      case EdgeKind::kScatter:
-        for (int64_t r = 0; r < n_; ++r) edge_[r] = (s_.SizeOf(label.edge.axes) - 1) * held[r];
-        return;
-      case EdgeKind::kReduce: {
-        const std::vector<int64_t>& index = IndexIn(label.edge.axes);
-        const int64_t k = s_.SizeOf(label.edge.axes);
-        for (int64_t r = 0; r < n_; ++r) {
-          const Range own = Chunk({0, held[r]}, k, index[r]);
-          edge_[r] = held[r] + (k - 2) * (own.second - own.first);
-        }
-        return;
-      }
-      default:
-        std::fill(edge_.begin(), edge_.end(), 0);
-    }
-  }
-
   PlanSpace& s_;
   const SearchOptions& options_;
-  Bound bound_;
+  Bound bound_, own_bound_;
   const int64_t n_;
   const bool scalar_, capped_, compose_;
   const int64_t larger_;  // elements: layouts on the way that hold more are a last resort
   const int64_t limit_;   // and none holds more than this
   int goal_ = 0;
+  bool only_sums_ = true;                              // among what the destination leaves pending
+  std::tuple<double, int64_t, int, int64_t> best_ = {  // of the labels that reach the destination
+      std::numeric_limits<double>::infinity(), 0, 0, 0};
   std::vector<Pending> pendings_;
   std::vector<Label> labels_;
   absl::flat_hash_map<int64_t, absl::InlinedVector<int, 2>> states_;

@@ -30,7 +30,9 @@ SearchResult SearchPlan(PlanSpace& space, const SearchOptions& options);
 // What no continuation from a split with pending reductions can avoid receiving.
 class Bound {
  public:
-  explicit Bound(PlanSpace& space);
+  // With own_steps also what only holds for the steps of lins: avg, min and max begin on ranks that
+  // have the whole value, so that only the ranks of a partial sum share what they hold.
+  explicit Bound(PlanSpace& space, bool own_steps = false);
   // The least elements the worst rank can have received at dst when each rank has received `so_far`
   // (null: nothing) on reaching `split`.
   int64_t AtLeast(const int64_t* so_far, int split, const PlanSpace::Pending& pending);
@@ -43,6 +45,7 @@ class Bound {
   const int64_t* Missing(int split, bool reduces);
 
   PlanSpace& space_;
+  bool own_steps_;
   AxisMask joint_ = 0;  // atoms over which dst holds contributions of any kind
   int64_t joint_size_ = 1;
   int64_t wanted_ = 0;          // elements that dst's groups hold, summed over the groups

@@ -74,7 +74,7 @@ class PlanSpace {
   int Stripped(int id, AxisMask strip);
 
   // Elements that each rank holds under both.
-  void Overlap(int x, int y, int64_t* out) const;
+  void Overlap(int x, int y, int64_t* out);
   // Coordinates along the atoms of a set, in mesh order, as one number for each rank.
   void IndexIn(AxisMask atoms, int64_t* out) const;
   int64_t SizeOf(AxisMask atoms) const;
@@ -129,6 +129,7 @@ class PlanSpace {
   std::vector<OwnedTerm> owners_;
   std::vector<std::unique_ptr<Split>> splits_;
   absl::flat_hash_map<Key, int> ids_;
+  absl::flat_hash_map<std::pair<int, int>, int64_t*> mixed_;  // elements in common of S and F or O
   std::vector<int> all_;
   absl::InlinedVector<ReduceOp, 2> ops_;
   Pending src_pending_, dst_pending_;

@@ -9,7 +9,7 @@
 
 namespace lins {
 
-void PlanSpace::Overlap(int x_id, int y_id, int64_t* out) const {
+void PlanSpace::Overlap(int x_id, int y_id, int64_t* out) {
   const Split *x = splits_[x_id].get(), *y = splits_[y_id].get();
   if (x == y) {
     std::copy_n(x->held, ranks_, out);
@@ -47,12 +47,20 @@ void PlanSpace::Overlap(int x_id, int y_id, int64_t* out) const {
     std::copy_n(y->held, ranks_, out);
     return;
   }
+  // The dear case, remembered.
+  int64_t*& known = mixed_[{std::min(x_id, y_id), std::max(x_id, y_id)}];
+  if (known) {
+    std::copy_n(known, ranks_, out);
+    return;
+  }
+  known = vectors_.New();
   Ranges box(x->nodes.size());
   for (int64_t r = 0; r < ranks_; ++r) {
     for (size_t d = 0; d < box.size(); ++d) {
       box[d] = {nodes_[x->nodes[d]].begin[r], nodes_[x->nodes[d]].end[r]};
     }
-    out[r] = CountBelow(src_.shape(), box, y->end[r]) - CountBelow(src_.shape(), box, y->begin[r]);
+    known[r] = out[r] =
+        CountBelow(src_.shape(), box, y->end[r]) - CountBelow(src_.shape(), box, y->begin[r]);
   }
 }
 
