@@ -94,7 +94,9 @@ class StepRunner {
       if (!split) replicated.push_back(a);
     }
     const Region r = Region::Common(step_.after, rank_, step_.before, rank_);
-    at::Tensor kept = in.view(-1).clone();
+    const Region mine = Region::Common(step_.before, rank_, step_.after, rank_);
+    const at::Tensor kept = at::empty({mine.numel()}, in.options());
+    mine.Extract(in, kept);  // `out` may share memory with `in`
     out.zero_();
     if (mesh_.IndexInGroup(replicated, rank_) == 0) r.Insert(out, kept);
   }

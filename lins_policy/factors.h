@@ -28,7 +28,7 @@ struct Policy {
   Factors param, grad, optim;
   // Where P stays between a forward and its backward: empty, the same; cut into fewer pieces (hpZ of ZeRO++: the
   // second gather stays within a node); into one, gathered until the backward has passed.
-  Factors between;
+  Factors between = {};
   friend bool operator==(const Policy&, const Policy&) = default;
   std::string ToString() const;  // P=1x1 G=4x1 OS=8x1, and between=.. where it is set
 };
