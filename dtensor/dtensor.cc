@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/execute.h"
+#include "dtensor/gradient.h"
 #include "mesh/error.h"
 
 namespace lins {
@@ -86,6 +87,7 @@ DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh, const 
   at::Tensor local = Execute(*plan, value, mesh);
   // The caller's tensor stays the caller's.
   if (local.is_alias_of(full)) local = local.clone();
+  if (full.requires_grad()) local.set_requires_grad(true);  // a leaf of its own
   return DTensor(std::move(local), layout, mesh);
 }
 
@@ -102,7 +104,7 @@ DTensor DTensor::FromLocal(const at::Tensor& local, const LiveMesh& mesh, const 
     throw Error(absl::StrCat("local shape ", ShapeToString(ToShape(local.sizes())), " on rank ", mesh.rank(),
                              " does not fit ", Describe(layout), ": it would be ", ShapeToString(want)));
   }
-  return DTensor(local.detach().contiguous(), layout, mesh);
+  return DTensor(local.contiguous(), layout, mesh);
 }
 
 DTensor DTensor::Redistribute(absl::string_view notation) const {
@@ -110,8 +112,22 @@ DTensor DTensor::Redistribute(absl::string_view notation) const {
 }
 
 DTensor DTensor::Redistribute(const Layout& layout) const {
+  if (layout == layout_) return *this;
+  if (RecordsGradient(local_)) {
+    ThrowIfError(CachedPlan(layout_, layout, local_.element_size()).status());
+    return DTensor(RedistributeRecorded(local_, layout_, layout, mesh_), layout, mesh_);
+  }
   const RedistributionPlan* plan = ValueOrThrow(CachedPlan(layout_, layout, local_.element_size()));
   return DTensor(Execute(*plan, local_, mesh_), layout, mesh_);
+}
+
+at::Tensor DTensor::ToLocal(const Layout& gradient) const {
+  if (gradient.LocalShape(mesh_.rank()) != layout_.LocalShape(mesh_.rank())) {
+    throw Error(absl::StrCat("the gradient of the local tensor of ", Describe(layout_), " cannot have layout ",
+                             Describe(gradient), ": the local shapes differ"));
+  }
+  ThrowIfError(CachedPlan(gradient, GradientLayout(layout_), local_.element_size()).status());
+  return WithGradientLayout(local_, layout_, gradient, mesh_);
 }
 
 at::Tensor DTensor::FullTensor() const {
