@@ -90,10 +90,10 @@ void RankContext::CheckAllowed(const TraceRecord& op) const {
     if (forbidden_.empty()) return;
     where = forbidden_.back().second;
   }
-  throw Error(absl::StrCat(op.op, " of ", op.bytes, " bytes among ranks [",
-                           absl::StrJoin(op.group, ", "), "] inside lins.no_communication(), ",
-                           "caused by ", where()),
-              Error::Kind::kRuntime);
+  throw Error(
+      absl::StrCat(op.op, " of ", op.bytes, " bytes among ranks [", absl::StrJoin(op.group, ", "),
+                   "] inside lins.no_communication(), ", "caused by ", where()),
+      Error::Kind::kRuntime);
 }
 
 std::shared_ptr<TraceRecord> RankContext::Begin(TraceRecord record) {

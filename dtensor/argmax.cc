@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
-// A rank's best value along the reduced dimensions (kept at size 1), and its place in the whole tensor.
+// A rank's best value along the reduced dimensions (kept at size 1), and its place in the whole
+// tensor.
 struct Best {
   at::Tensor value, index;
 };
@@ -61,17 +62,21 @@ DTensor ArgExtremum(const char* op, const DTensor& input, bool max, std::optiona
   const std::vector<int64_t> shape = Sizes(done.LocalShape(rank));
   const bool flattened = !given || x.dim() == 0;
   const Best best = Locally(op, x, [&] {
-    Best b = flattened ? LocalBest(x.ToLocal().view(-1), 0, max) : LocalBest(x.ToLocal(), dims[0], max);
+    Best b =
+        flattened ? LocalBest(x.ToLocal().view(-1), 0, max) : LocalBest(x.ToLocal(), dims[0], max);
     return Best{b.value.view(shape), b.index.view(shape)};
   });
   const bool some = flattened ? x.ToLocal().numel() > 0 : x.ToLocal().size(dims[0]) > 0;
   if (some && flattened) best.index.fill_(GlobalIndex(layout, rank, best.index.item<int64_t>()));
-  if (some && !flattened) best.index.add_(layout.RangesOf(rank)[layout.IsFlatOrOwned() ? 0 : dims[0]].first);
+  if (some && !flattened)
+    best.index.add_(layout.RangesOf(rank)[layout.IsFlatOrOwned() ? 0 : dims[0]].first);
   if (ReducedAxes(layout, dims).empty()) return finish(best.index);
 
   // Of the ranks that have the best value, the one with the lowest index. NaN is the best of all.
-  const at::Tensor value = DTensor::FromLocal(best.value, x.mesh(), pending).Redistribute(done).ToLocal();
-  const at::Tensor mine = best.value.eq(value).logical_or(best.value.isnan().logical_and(value.isnan()));
+  const at::Tensor value =
+      DTensor::FromLocal(best.value, x.mesh(), pending).Redistribute(done).ToLocal();
+  const at::Tensor mine =
+      best.value.eq(value).logical_or(best.value.isnan().logical_and(value.isnan()));
   const at::Tensor index = at::where(mine, best.index, at::full_like(best.index, kNone));
   const Layout lowest = KeptLayout(layout, dims, ReduceOp::kMin);
   return finish(DTensor::FromLocal(index, x.mesh(), lowest).Redistribute(done).ToLocal());

@@ -21,7 +21,8 @@ std::vector<Shape> GatherShapes(const at::Tensor& local, const LiveMesh& mesh) {
   for (int64_t r = 0; r < world.size(); ++r) all[r] = r;
   Communicator& comm = world.Get(all, Role::kOther);
   world.CheckAgreement("the number of dimensions of local tensors", absl::StrCat(local.dim()));
-  world.CheckAgreement("the dtype of local tensors", std::string(c10::toString(local.scalar_type())));
+  world.CheckAgreement("the dtype of local tensors",
+                       std::string(c10::toString(local.scalar_type())));
   const int64_t n = local.dim();
   const at::Tensor mine = at::tensor(local.sizes(), at::kLong).to(local.device());
   at::Tensor out = at::empty({world.size(), n}, mine.options());
@@ -55,8 +56,9 @@ Layout InferLayout(const at::Tensor& local, const LiveMesh& mesh, absl::string_v
         absl::StrAppend(o, ShapeToString(s));
       });
       throw Error(absl::StrCat("local shapes ", list, " fit no tensor under ", layout.ToString(),
-                               ": for a global shape ", ShapeToString(global), " rank ", r, " would hold ",
-                               ShapeToString(layout.LocalShape(r)), ". Give the shape, or pass what fits it"));
+                               ": for a global shape ", ShapeToString(global), " rank ", r,
+                               " would hold ", ShapeToString(layout.LocalShape(r)),
+                               ". Give the shape, or pass what fits it"));
     }
   }
   return layout;
@@ -64,9 +66,10 @@ Layout InferLayout(const at::Tensor& local, const LiveMesh& mesh, absl::string_v
 
 }  // namespace
 
-DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh, absl::string_view notation,
-                            std::optional<int64_t> src_rank) {
-  return Distribute(full, mesh, ValueOrThrow(Layout::Parse(notation, ToShape(full.sizes()), mesh)), src_rank);
+DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh,
+                            absl::string_view notation, std::optional<int64_t> src_rank) {
+  return Distribute(full, mesh, ValueOrThrow(Layout::Parse(notation, ToShape(full.sizes()), mesh)),
+                    src_rank);
 }
 
 DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh, const Layout& layout,
@@ -91,8 +94,8 @@ DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh, const 
   return DTensor(std::move(local), layout, mesh);
 }
 
-DTensor DTensor::FromLocal(const at::Tensor& local, const LiveMesh& mesh, absl::string_view notation,
-                           std::optional<Shape> shape) {
+DTensor DTensor::FromLocal(const at::Tensor& local, const LiveMesh& mesh,
+                           absl::string_view notation, std::optional<Shape> shape) {
   const Layout layout = shape ? ValueOrThrow(Layout::Parse(notation, *shape, mesh))
                               : InferLayout(local, mesh, notation);
   return FromLocal(local, mesh, layout);
@@ -101,8 +104,9 @@ DTensor DTensor::FromLocal(const at::Tensor& local, const LiveMesh& mesh, absl::
 DTensor DTensor::FromLocal(const at::Tensor& local, const LiveMesh& mesh, const Layout& layout) {
   const Shape want = layout.LocalShape(mesh.rank());
   if (ToShape(local.sizes()) != want) {
-    throw Error(absl::StrCat("local shape ", ShapeToString(ToShape(local.sizes())), " on rank ", mesh.rank(),
-                             " does not fit ", Describe(layout), ": it would be ", ShapeToString(want)));
+    throw Error(absl::StrCat("local shape ", ShapeToString(ToShape(local.sizes())), " on rank ",
+                             mesh.rank(), " does not fit ", Describe(layout), ": it would be ",
+                             ShapeToString(want)));
   }
   return DTensor(local.contiguous(), layout, mesh);
 }
@@ -123,8 +127,9 @@ DTensor DTensor::Redistribute(const Layout& layout) const {
 
 at::Tensor DTensor::ToLocal(const Layout& gradient) const {
   if (gradient.LocalShape(mesh_.rank()) != layout_.LocalShape(mesh_.rank())) {
-    throw Error(absl::StrCat("the gradient of the local tensor of ", Describe(layout_), " cannot have layout ",
-                             Describe(gradient), ": the local shapes differ"));
+    throw Error(absl::StrCat("the gradient of the local tensor of ", Describe(layout_),
+                             " cannot have layout ", Describe(gradient),
+                             ": the local shapes differ"));
   }
   ThrowIfError(CachedPlan(gradient, GradientLayout(layout_), local_.element_size()).status());
   return WithGradientLayout(local_, layout_, gradient, mesh_);

@@ -17,16 +17,26 @@ bool IsAdditive(BinaryOp op) { return op == BinaryOp::kAdd || op == BinaryOp::kS
 template <typename A, typename B>
 at::Tensor Apply(BinaryOp op, const A& a, const B& b) {
   switch (op) {
-    case BinaryOp::kAdd: return at::add(a, b);
-    case BinaryOp::kSub: return at::sub(a, b);
-    case BinaryOp::kMul: return at::mul(a, b);
-    case BinaryOp::kDiv: return at::div(a, b);
-    case BinaryOp::kEq: return at::eq(a, b);
-    case BinaryOp::kNe: return at::ne(a, b);
-    case BinaryOp::kLt: return at::lt(a, b);
-    case BinaryOp::kLe: return at::le(a, b);
-    case BinaryOp::kGt: return at::gt(a, b);
-    case BinaryOp::kGe: return at::ge(a, b);
+    case BinaryOp::kAdd:
+      return at::add(a, b);
+    case BinaryOp::kSub:
+      return at::sub(a, b);
+    case BinaryOp::kMul:
+      return at::mul(a, b);
+    case BinaryOp::kDiv:
+      return at::div(a, b);
+    case BinaryOp::kEq:
+      return at::eq(a, b);
+    case BinaryOp::kNe:
+      return at::ne(a, b);
+    case BinaryOp::kLt:
+      return at::lt(a, b);
+    case BinaryOp::kLe:
+      return at::le(a, b);
+    case BinaryOp::kGt:
+      return at::gt(a, b);
+    case BinaryOp::kGe:
+      return at::ge(a, b);
   }
   LINS_CHECK(false, "operation ", static_cast<int>(op));
 }
@@ -34,16 +44,26 @@ at::Tensor Apply(BinaryOp op, const A& a, const B& b) {
 // scalar op tensor
 at::Tensor ApplyReflected(BinaryOp op, const c10::Scalar& a, const at::Tensor& b) {
   switch (op) {
-    case BinaryOp::kAdd: return at::add(b, a);
-    case BinaryOp::kSub: return at::rsub(b, a);
-    case BinaryOp::kMul: return at::mul(b, a);
-    case BinaryOp::kDiv: return at::mul(at::reciprocal(b), a);
-    case BinaryOp::kEq: return at::eq(b, a);
-    case BinaryOp::kNe: return at::ne(b, a);
-    case BinaryOp::kLt: return at::gt(b, a);
-    case BinaryOp::kLe: return at::ge(b, a);
-    case BinaryOp::kGt: return at::lt(b, a);
-    case BinaryOp::kGe: return at::le(b, a);
+    case BinaryOp::kAdd:
+      return at::add(b, a);
+    case BinaryOp::kSub:
+      return at::rsub(b, a);
+    case BinaryOp::kMul:
+      return at::mul(b, a);
+    case BinaryOp::kDiv:
+      return at::mul(at::reciprocal(b), a);
+    case BinaryOp::kEq:
+      return at::eq(b, a);
+    case BinaryOp::kNe:
+      return at::ne(b, a);
+    case BinaryOp::kLt:
+      return at::gt(b, a);
+    case BinaryOp::kLe:
+      return at::ge(b, a);
+    case BinaryOp::kGt:
+      return at::lt(b, a);
+    case BinaryOp::kGe:
+      return at::le(b, a);
   }
   LINS_CHECK(false, "operation ", static_cast<int>(op));
 }
@@ -52,7 +72,8 @@ Shape BroadcastShape(BinaryOp op, const DTensor& a, const DTensor& b) {
   const Shape &x = a.shape(), &y = b.shape();
   Shape out(std::max(x.size(), y.size()), 1);
   for (size_t i = 0; i < out.size(); ++i) {  // from the last dimension
-    const int64_t m = i < x.size() ? x[x.size() - 1 - i] : 1, n = i < y.size() ? y[y.size() - 1 - i] : 1;
+    const int64_t m = i < x.size() ? x[x.size() - 1 - i] : 1,
+                  n = i < y.size() ? y[y.size() - 1 - i] : 1;
     if (m != n && m != 1 && n != 1) {
       throw Error(absl::StrCat(Name(op), ": shapes ", ShapeToString(x), " and ", ShapeToString(y),
                                " do not broadcast: sizes ", m, " and ", n, " at dimension ", i + 1,
@@ -91,8 +112,8 @@ Layout OperandLayout(const Layout& out, const Shape& shape) {
   return MakeLayout(std::move(terms), shape, out.mesh());
 }
 
-// Of the layouts that the operands would keep, the one that costs the fewest bytes; then the one that
-// leaves the least to compute; then the first operand's.
+// Of the layouts that the operands would keep, the one that costs the fewest bytes; then the one
+// that leaves the least to compute; then the first operand's.
 Layout ChooseLayout(const DTensor& a, const DTensor& b, const Shape& shape) {
   const Layout x = OntoOutput(a.layout(), shape), y = OntoOutput(b.layout(), shape);
   if (x == y) return x;
@@ -149,15 +170,15 @@ DTensor BinaryOfTensors(BinaryOp op, const DTensor& a, const DTensor& b) {
 
 void CheckSameMesh(absl::string_view op, const DTensor& a, const DTensor& b) {
   if (static_cast<const Mesh&>(a.mesh()) == b.mesh()) return;
-  throw Error(absl::StrCat(op, ": the operands live on different meshes, ", a.mesh().ToString(), " and ",
-                           b.mesh().ToString()));
+  throw Error(absl::StrCat(op, ": the operands live on different meshes, ", a.mesh().ToString(),
+                           " and ", b.mesh().ToString()));
 }
 
 int64_t WrapDim(absl::string_view op, const DTensor& x, int64_t dim) {
   const int64_t n = std::max<int64_t>(x.dim(), 1);
   if (dim < -n || dim >= n) {
-    throw Error(absl::StrCat(op, ": dimension ", dim, " is outside shape ", ShapeToString(x.shape()),
-                             ": legal are ", -n, " to ", n - 1));
+    throw Error(absl::StrCat(op, ": dimension ", dim, " is outside shape ",
+                             ShapeToString(x.shape()), ": legal are ", -n, " to ", n - 1));
   }
   return dim < 0 ? dim + n : dim;
 }
@@ -195,25 +216,33 @@ void BinaryInPlace(BinaryOp op, const DTensor& a, const Operand& b) {
   const auto run = [&](const auto& other) {
     Locally(absl::StrCat("in-place ", Name(op)), a, [&] {
       switch (op) {
-        case BinaryOp::kAdd: return local.add_(other);
-        case BinaryOp::kSub: return local.sub_(other);
-        case BinaryOp::kMul: return local.mul_(other);
-        case BinaryOp::kDiv: return local.div_(other);
-        default: LINS_CHECK(false, "in-place ", Name(op));
+        case BinaryOp::kAdd:
+          return local.add_(other);
+        case BinaryOp::kSub:
+          return local.sub_(other);
+        case BinaryOp::kMul:
+          return local.mul_(other);
+        case BinaryOp::kDiv:
+          return local.div_(other);
+        default:
+          LINS_CHECK(false, "in-place ", Name(op));
       }
     });
   };
   if (const auto* scalar = std::get_if<c10::Scalar>(&b)) {
     const bool scales = !IsAdditive(op) && IsLinear(a.layout());
     if (a.layout().IsPartial() && !scales) {
-      refuse("the pending reduction would have to end first: redistribute it, or use the form that is not in place");
+      refuse(
+          "the pending reduction would have to end first: redistribute it, or use the form that is "
+          "not in place");
     }
     return run(*scalar);
   }
   const DTensor& y = std::get<DTensor>(b);
   CheckSameMesh(Name(op), a, y);
   if (BroadcastShape(op, a, y) != a.shape()) {
-    refuse("shape ", ShapeToString(y.shape()), " of the other operand does not broadcast to its own");
+    refuse("shape ", ShapeToString(y.shape()),
+           " of the other operand does not broadcast to its own");
   }
   if (a.layout().IsPartial()) {
     if (!IsAdditive(op) || !IsLinear(a.layout()) || !(a.layout() == y.layout())) {
@@ -227,17 +256,23 @@ void BinaryInPlace(BinaryOp op, const DTensor& a, const Operand& b) {
 
 DTensor Neg(const DTensor& x) {
   const DTensor t = IsLinear(x.layout()) ? x : Reduced(x);
-  return Locally("neg", t, [&] { return DTensor::FromLocal(t.ToLocal().neg(), t.mesh(), t.layout()); });
+  return Locally("neg", t,
+                 [&] { return DTensor::FromLocal(t.ToLocal().neg(), t.mesh(), t.layout()); });
 }
 
 DTensor Abs(const DTensor& x) {
   const DTensor t = Reduced(x);
-  return Locally("abs", t, [&] { return DTensor::FromLocal(t.ToLocal().abs(), t.mesh(), t.layout()); });
+  return Locally("abs", t,
+                 [&] { return DTensor::FromLocal(t.ToLocal().abs(), t.mesh(), t.layout()); });
 }
 
-DTensor Clone(const DTensor& x) { return DTensor::FromLocal(x.ToLocal().clone(), x.mesh(), x.layout()); }
+DTensor Clone(const DTensor& x) {
+  return DTensor::FromLocal(x.ToLocal().clone(), x.mesh(), x.layout());
+}
 
-DTensor Detach(const DTensor& x) { return DTensor::FromLocal(x.ToLocal().detach(), x.mesh(), x.layout()); }
+DTensor Detach(const DTensor& x) {
+  return DTensor::FromLocal(x.ToLocal().detach(), x.mesh(), x.layout());
+}
 
 DTensor To(const DTensor& x, at::ScalarType dtype) {
   if (dtype == x.dtype()) return x;

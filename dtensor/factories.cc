@@ -10,12 +10,15 @@ namespace {
 
 at::TensorOptions Options(const LiveMesh& mesh, const OptionalType& dtype) {
   const auto type = dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
-  return at::TensorOptions().dtype(type).device(mesh.world().backend() == "nccl" ? at::kCUDA : at::kCPU);
+  return at::TensorOptions().dtype(type).device(mesh.world().backend() == "nccl" ? at::kCUDA
+                                                                                 : at::kCPU);
 }
 
-// fill(local, complete layout) makes this rank's part of the complete tensor, which then takes its layout.
+// fill(local, complete layout) makes this rank's part of the complete tensor, which then takes its
+// layout.
 template <typename Fn>
-DTensor Make(const Layout& layout, const LiveMesh& mesh, const at::TensorOptions& options, const Fn& fill) {
+DTensor Make(const Layout& layout, const LiveMesh& mesh, const at::TensorOptions& options,
+             const Fn& fill) {
   if (!(layout.mesh() == static_cast<const Mesh&>(mesh))) {
     throw Error(absl::StrCat("layout ", Describe(layout), " is not one on ", mesh.ToString()));
   }
@@ -36,7 +39,8 @@ DTensor Random(const Layout& layout, const LiveMesh& mesh, uint64_t seed, const 
 
 }  // namespace
 
-DTensor Full(const Layout& layout, const LiveMesh& mesh, const c10::Scalar& value, OptionalType dtype) {
+DTensor Full(const Layout& layout, const LiveMesh& mesh, const c10::Scalar& value,
+             OptionalType dtype) {
   if (!dtype) {
     if (value.isBoolean()) {
       dtype = at::kBool;
@@ -46,13 +50,15 @@ DTensor Full(const Layout& layout, const LiveMesh& mesh, const c10::Scalar& valu
       dtype = c10::toComplexType(c10::typeMetaToScalarType(c10::get_default_dtype()));
     }
   }
-  return Make(layout, mesh, Options(mesh, dtype), [&](const auto& sizes, const Layout&, const auto& options) {
-    return at::full(sizes, value, options);
-  });
+  return Make(layout, mesh, Options(mesh, dtype),
+              [&](const auto& sizes, const Layout&, const auto& options) {
+                return at::full(sizes, value, options);
+              });
 }
 
 DTensor Empty(const Layout& layout, const LiveMesh& mesh, OptionalType dtype) {
-  return DTensor::FromLocal(at::empty(Sizes(layout.LocalShape(mesh.rank())), Options(mesh, dtype)), mesh, layout);
+  return DTensor::FromLocal(at::empty(Sizes(layout.LocalShape(mesh.rank())), Options(mesh, dtype)),
+                            mesh, layout);
 }
 
 DTensor Zeros(const Layout& layout, const LiveMesh& mesh, OptionalType dtype) {

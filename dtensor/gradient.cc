@@ -24,7 +24,8 @@ bool IsExtremum(ReduceOp op) { return op == ReduceOp::kMin || op == ReduceOp::kM
 
 // What a node needs on the way back: two layouts and the mesh.
 struct Route : torch::CustomClassHolder {
-  Route(Layout a, Layout b, LiveMesh m) : from(std::move(a)), to(std::move(b)), mesh(std::move(m)) {}
+  Route(Layout a, Layout b, LiveMesh m)
+      : from(std::move(a)), to(std::move(b)), mesh(std::move(m)) {}
   Layout from, to;
   LiveMesh mesh;
 };
@@ -39,7 +40,8 @@ RoutePtr Kept(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<Route>(ctx->saved_data["route"].toCapsule());
 }
 
-at::Tensor Run(const at::Tensor& local, const Layout& src, const Layout& dst, const LiveMesh& mesh) {
+at::Tensor Run(const at::Tensor& local, const Layout& src, const Layout& dst,
+               const LiveMesh& mesh) {
   return Execute(*ValueOrThrow(CachedPlan(src, dst, local.element_size())), local, mesh);
 }
 
@@ -82,8 +84,9 @@ struct ExtremumNode : Function<ExtremumNode> {
       for (PartialTerm& p : counted.partials) p.op = ReduceOp::kSum;
       Terms other = route->to.terms();
       for (PartialTerm& p : other.partials) p.op = ReduceOp::kSum;
-      const Variable ties = Run(mask, ValueOrThrow(Layout::Create(counted, route->from.shape(), route->mesh)),
-                                ValueOrThrow(Layout::Create(other, route->to.shape(), route->mesh)), route->mesh);
+      const Variable ties =
+          Run(mask, ValueOrThrow(Layout::Create(counted, route->from.shape(), route->mesh)),
+              ValueOrThrow(Layout::Create(other, route->to.shape(), route->mesh)), route->mesh);
       return {grads[0] * mask / ties, Variable()};
     });
   }
@@ -98,7 +101,8 @@ struct GradientLayoutNode : Function<GradientLayoutNode> {
     if (!grads[0].defined()) return {Variable(), Variable()};
     const RoutePtr route = Kept(ctx);
     return GuardBackward([&]() -> variable_list {
-      return {Gradient(grads[0], route->mesh, route->from).Redistribute(route->to).ToLocal(), Variable()};
+      return {Gradient(grads[0], route->mesh, route->from).Redistribute(route->to).ToLocal(),
+              Variable()};
     });
   }
 };
@@ -125,7 +129,8 @@ Layout GradientLayout(const Layout& layout) {
     if (IsExtremum(p.op)) {
       terms.partials.push_back({ReduceOp::kSum, p.axes});
     } else if (p.op != ReduceOp::kSum && p.op != ReduceOp::kAvg) {
-      throw Error(absl::StrCat("a pending ", ReduceOpName(p.op), " has no gradient: ", Describe(layout),
+      throw Error(absl::StrCat("a pending ", ReduceOpName(p.op),
+                               " has no gradient: ", Describe(layout),
                                ". Reduce a detached tensor, or keep sum, avg, min or max pending"));
     }
   }
@@ -160,7 +165,8 @@ at::Tensor RedistributeRecorded(const at::Tensor& local, const Layout& src, cons
     return RedistributeNode::apply(local, c10::make_intrusive<Route>(src, dst, mesh));
   }
   const Layout between = ValueOrThrow(Layout::Create(std::move(kept), src.shape(), mesh));
-  const at::Tensor value = ExtremumNode::apply(local, c10::make_intrusive<Route>(src, between, mesh));
+  const at::Tensor value =
+      ExtremumNode::apply(local, c10::make_intrusive<Route>(src, between, mesh));
   if (between == dst) return value;
   return RedistributeNode::apply(value, c10::make_intrusive<Route>(between, dst, mesh));
 }

@@ -1,5 +1,5 @@
-// (m, k) @ (k, n) by the local rule: the rows of a may be split over one set of axes, the columns of b over
-// another, and k of both over a third, which leaves a sum pending.
+// (m, k) @ (k, n) by the local rule: the rows of a may be split over one set of axes, the columns
+// of b over another, and k of both over a third, which leaves a sum pending.
 #include "dtensor/gradient.h"
 #include "dtensor/ops_internal.h"
 
@@ -26,8 +26,8 @@ struct Rule {
   Axes m, k, n;
 };
 
-// Among the rules that keep what the operands have, the one that costs the fewest bytes; then the one that splits
-// the work most.
+// Among the rules that keep what the operands have, the one that costs the fewest bytes; then the
+// one that splits the work most.
 Rule ChooseRule(const DTensor& a, const DTensor& b) {
   const Mesh& mesh = a.mesh();
   const Axes m = AxesOf(a.layout(), 0), n = AxesOf(b.layout(), 1);
@@ -42,10 +42,12 @@ Rule ChooseRule(const DTensor& a, const DTensor& b) {
         all.insert(all.end(), inner.begin(), inner.end());
         if (!mesh.Validate(all).ok()) continue;
         const auto bytes = [&](const DTensor& x, const Axes& r, const Axes& c) {
-          return ValueOrThrow(CachedPlan(x.layout(), Matrix(r, c, x.shape(), mesh), x.ToLocal().element_size()))
+          return ValueOrThrow(CachedPlan(x.layout(), Matrix(r, c, x.shape(), mesh),
+                                         x.ToLocal().element_size()))
               ->recv_bytes;
         };
-        const std::pair cost(bytes(a, rows, inner) + bytes(b, inner, columns), -Mesh::GroupSize(all));
+        const std::pair cost(bytes(a, rows, inner) + bytes(b, inner, columns),
+                             -Mesh::GroupSize(all));
         if (cost < least) {
           least = cost;
           best = {rows, inner, columns};
@@ -56,10 +58,12 @@ Rule ChooseRule(const DTensor& a, const DTensor& b) {
   return best;
 }
 
-// x under Matrix(rows, columns); its gradient comes as a sum over `others`, which split the other operand.
+// x under Matrix(rows, columns); its gradient comes as a sum over `others`, which split the other
+// operand.
 at::Tensor Fit(const DTensor& x, const Axes& rows, const Axes& columns, const Axes& others) {
   const DTensor y = x.Redistribute(Matrix(rows, columns, x.shape(), x.mesh()));
-  return WithGradientLayout(y.ToLocal(), y.layout(), Matrix(rows, columns, x.shape(), x.mesh(), others), x.mesh());
+  return WithGradientLayout(y.ToLocal(), y.layout(),
+                            Matrix(rows, columns, x.shape(), x.mesh(), others), x.mesh());
 }
 
 }  // namespace
@@ -67,8 +71,8 @@ at::Tensor Fit(const DTensor& x, const Axes& rows, const Axes& columns, const Ax
 DTensor MatMul(const DTensor& a, const DTensor& b) {
   CheckSameMesh("matmul", a, b);
   if (a.dim() != 2 || b.dim() != 2 || a.shape()[1] != b.shape()[0]) {
-    throw Error(absl::StrCat("matmul: shapes ", ShapeToString(a.shape()), " and ", ShapeToString(b.shape()),
-                             " are not (m, k) and (k, n)"));
+    throw Error(absl::StrCat("matmul: shapes ", ShapeToString(a.shape()), " and ",
+                             ShapeToString(b.shape()), " are not (m, k) and (k, n)"));
   }
   const Rule rule = ChooseRule(a, b);
   const at::Tensor x = Fit(a, rule.m, rule.k, rule.n), y = Fit(b, rule.k, rule.n, rule.m);

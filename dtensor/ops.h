@@ -1,12 +1,14 @@
 // Arithmetic on distributed tensors. Results equal those of torch on the whole tensors, type
 // promotion included; errors of torch's own come as lins::Error.
 //
-//   DTensor loss = Mean(Mul(x, x));        // x under S0(gpu): loss is +sum(gpu), nothing communicated
-//   Equal(Add(loss, 1), y)                 // reduces first, then compares: the same answer everywhere
+//   DTensor loss = Mean(Mul(x, x));        // x under S0(gpu): loss is +sum(gpu), nothing
+//   communicated Equal(Add(loss, 1), y)                 // reduces first, then compares: the same
+//   answer everywhere
 //
 // Every rank of the mesh calls the same operations in the same order: they communicate where the
 // layouts demand it, and only then. The rules, for which docs/dtensor.md has one row each:
-//   - operands of one layout: local. Otherwise one goes to the other's layout, whichever receives less.
+//   - operands of one layout: local. Otherwise one goes to the other's layout, whichever receives
+//   less.
 //   - scaling a pending sum or average is local, and so is adding two that are pending alike;
 //     everything else reduces pending values first.
 //   - a sum over a split dimension stays pending (+sum over its axes), as do maxima and minima.
@@ -32,8 +34,8 @@ inline DTensor Add(const Operand& a, const Operand& b) { return Binary(BinaryOp:
 inline DTensor Sub(const Operand& a, const Operand& b) { return Binary(BinaryOp::kSub, a, b); }
 inline DTensor Mul(const Operand& a, const Operand& b) { return Binary(BinaryOp::kMul, a, b); }
 inline DTensor Div(const Operand& a, const Operand& b) { return Binary(BinaryOp::kDiv, a, b); }
-// a = op(a, b) in a's own memory, for kAdd to kDiv; b goes to a's layout. Refused where a's layout or
-// dtype would not survive: an addition to a pending value, unless b is pending alike.
+// a = op(a, b) in a's own memory, for kAdd to kDiv; b goes to a's layout. Refused where a's layout
+// or dtype would not survive: an addition to a pending value, unless b is pending alike.
 void BinaryInPlace(BinaryOp op, const DTensor& a, const Operand& b);
 DTensor Neg(const DTensor& x);
 DTensor Abs(const DTensor& x);
@@ -63,8 +65,8 @@ DTensor Norm(const DTensor& x, double p = 2, const Dims& dims = {}, bool keepdim
 DTensor ArgMax(const DTensor& x, std::optional<int64_t> dim = std::nullopt, bool keepdim = false);
 DTensor ArgMin(const DTensor& x, std::optional<int64_t> dim = std::nullopt, bool keepdim = false);
 
-// --- matrices (matmul.cc). (m, k) @ (k, n): rows of a and columns of b stay split, a split k leaves
-// a sum pending. Operands that fit no local rule are redistributed with the least bytes.
+// --- matrices (matmul.cc). (m, k) @ (k, n): rows of a and columns of b stay split, a split k
+// leaves a sum pending. Operands that fit no local rule are redistributed with the least bytes.
 DTensor MatMul(const DTensor& a, const DTensor& b);
 
 // --- shapes (shape_ops.cc). No communication: an Error where no layout describes the result.

@@ -14,12 +14,17 @@ namespace {
 // How many bits of a fraction the dtype holds.
 int FractionBits(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kDouble: return 53;
-    case at::kFloat: return 24;
-    case at::kHalf: return 11;
-    case at::kBFloat16: return 8;
+    case at::kDouble:
+      return 53;
+    case at::kFloat:
+      return 24;
+    case at::kHalf:
+      return 11;
+    case at::kBFloat16:
+      return 8;
     default:
-      throw Error(absl::StrCat("random numbers are float32, float64, float16 or bfloat16, not ", c10::toString(dtype)));
+      throw Error(absl::StrCat("random numbers are float32, float64, float16 or bfloat16, not ",
+                               c10::toString(dtype)));
   }
 }
 
@@ -48,11 +53,14 @@ uint64_t Word(const PhiloxBlock& block, int at, int words) {
 class Numbers {
  public:
   Numbers(uint64_t seed, Distribution distribution, int bits)
-      : blocks_(seed, distribution == Distribution::kUniform ? 0 : 1), bits_(bits), words_(bits > 32 ? 2 : 1) {}
+      : blocks_(seed, distribution == Distribution::kUniform ? 0 : 1),
+        bits_(bits),
+        words_(bits > 32 ? 2 : 1) {}
 
   double Uniform(uint64_t i) {
     const uint64_t per_block = 4 / words_;
-    const uint64_t word = Word(blocks_[i / per_block], static_cast<int>(i % per_block) * words_, words_);
+    const uint64_t word =
+        Word(blocks_[i / per_block], static_cast<int>(i % per_block) * words_, words_);
     return std::ldexp(static_cast<double>(word >> (32 * words_ - bits_)), -bits_);
   }
 
@@ -62,7 +70,8 @@ class Numbers {
     const int at = static_cast<int>(pair % pairs) * 2 * words_;
     const int shift = words_ == 2 ? 11 : 0;  // 53 bits are what a double holds
     const auto fraction = [&](int from) {
-      return std::ldexp(static_cast<double>(Word(block, from, words_) >> shift) + 1, shift - 32 * words_);
+      return std::ldexp(static_cast<double>(Word(block, from, words_) >> shift) + 1,
+                        shift - 32 * words_);
     };
     const double radius = std::sqrt(-2 * std::log(fraction(at)));
     const double angle = 2 * std::numbers::pi * fraction(at + words_);
@@ -74,7 +83,8 @@ class Numbers {
   int bits_, words_;
 };
 
-// fn(first row-major index in the whole tensor, length) for each run of elements that the rank holds, in order.
+// fn(first row-major index in the whole tensor, length) for each run of elements that the rank
+// holds, in order.
 template <typename Fn>
 void ForEachRun(const Layout& layout, int64_t rank, const Fn& fn) {
   const Ranges ranges = layout.RangesOf(rank);
@@ -117,14 +127,16 @@ PhiloxBlock Philox(uint64_t seed, uint64_t counter, uint64_t stream) {
 void FillRandom(const at::Tensor& local, const Layout& layout, int64_t rank, uint64_t seed,
                 Distribution distribution) {
   Numbers numbers(seed, distribution, FractionBits(local.scalar_type()));
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, local.scalar_type(), "lins_random", [&] {
-    scalar_t* out = local.mutable_data_ptr<scalar_t>();
-    ForEachRun(layout, rank, [&](int64_t begin, int64_t length) {
-      for (int64_t i = begin; i < begin + length; ++i) {
-        *out++ = static_cast<scalar_t>(distribution == Distribution::kUniform ? numbers.Uniform(i) : numbers.Normal(i));
-      }
-    });
-  });
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, local.scalar_type(), "lins_random", [&] {
+        scalar_t* out = local.mutable_data_ptr<scalar_t>();
+        ForEachRun(layout, rank, [&](int64_t begin, int64_t length) {
+          for (int64_t i = begin; i < begin + length; ++i) {
+            *out++ = static_cast<scalar_t>(
+                distribution == Distribution::kUniform ? numbers.Uniform(i) : numbers.Normal(i));
+          }
+        });
+      });
 }
 
 }  // namespace lins

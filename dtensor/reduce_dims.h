@@ -2,7 +2,8 @@
 //
 // A reduction first keeps the reduced dimensions, at size 1 (layout `kept`), and drops them at the
 // end (layout `dropped`). Splits of reduced dimensions become pending reductions:
-//   S0(x) S1(y) of (4, 6), sum over dimension 0:  kept S1(y) +sum(x) of (1, 6), dropped S0(y) +sum(x) of (6,)
+//   S0(x) S1(y) of (4, 6), sum over dimension 0:  kept S1(y) +sum(x) of (1, 6), dropped S0(y)
+//   +sum(x) of (6,)
 // F can only be reduced over all dimensions (WholeIfFlat sees to that). Under O the owner reduces.
 #pragma once
 
@@ -25,8 +26,8 @@ Layout KeptLayout(const Layout& x, const std::vector<int64_t>& dims, ReduceOp op
 // Takes the dimensions of size 1 out of a result under KeptLayout.
 DTensor DropDims(const DTensor& kept, const std::vector<int64_t>& dims);
 
-// fn(local tensor, dimensions of it) on a rank that has the tensor, brought to the local shape of `kept`; on the
-// others of an O layout nothing, in the dtype and with the history of its result.
+// fn(local tensor, dimensions of it) on a rank that has the tensor, brought to the local shape of
+// `kept`; on the others of an O layout nothing, in the dtype and with the history of its result.
 template <typename Fn>
 DTensor ReduceLocally(absl::string_view op, const DTensor& x, const std::vector<int64_t>& dims,
                       const Layout& kept, const Fn& fn) {
@@ -38,7 +39,8 @@ DTensor ReduceLocally(absl::string_view op, const DTensor& x, const std::vector<
     }
     const bool flat = x.layout().terms().flat.has_value();
     const std::vector<int64_t> own = flat ? std::vector<int64_t>{0} : dims;
-    return DTensor::FromLocal(fn(local, own, false).view(Sizes(kept.LocalShape(rank))), x.mesh(), kept);
+    return DTensor::FromLocal(fn(local, own, false).view(Sizes(kept.LocalShape(rank))), x.mesh(),
+                              kept);
   });
 }
 

@@ -16,9 +16,10 @@ DTensor Finish(const DTensor& kept, const std::vector<int64_t>& dims, bool keepd
 
 void CheckFloating(absl::string_view op, const DTensor& x) {
   if (at::isFloatingType(x.dtype()) || at::isComplexType(x.dtype())) return;
-  throw Error(absl::StrCat(op, " needs a floating-point or complex tensor, not ",
-                           c10::toString(x.dtype()), ": convert it first, as by x.to(torch.float32)"),
-              Error::Kind::kRuntime);
+  throw Error(
+      absl::StrCat(op, " needs a floating-point or complex tensor, not ", c10::toString(x.dtype()),
+                   ": convert it first, as by x.to(torch.float32)"),
+      Error::Kind::kRuntime);
 }
 
 DTensor SumKept(const DTensor& x, const std::vector<int64_t>& dims) {
@@ -33,7 +34,8 @@ DTensor Extremum(const char* op, const DTensor& input, bool max, const Dims& giv
   CheckNotEmpty(op, input, dims);
   const DTensor x = Reduced(WholeIfFlat(input, dims));
   const Layout kept = KeptLayout(x.layout(), dims, max ? ReduceOp::kMax : ReduceOp::kMin);
-  const auto local_extremum = [max](const at::Tensor& local, std::vector<int64_t> own, bool elsewhere) {
+  const auto local_extremum = [max](const at::Tensor& local, std::vector<int64_t> own,
+                                    bool elsewhere) {
     if (elsewhere) return local;
     for (int64_t d : own) {
       if (local.size(d) > 0) continue;
@@ -52,7 +54,9 @@ DTensor Extremum(const char* op, const DTensor& input, bool max, const Dims& giv
     const DTensor detached = Detach(x);
     const DTensor value = Reduced(ReduceLocally(op, detached, dims, kept, local_extremum));
     const bool flat = x.layout().terms().flat.has_value();
-    const auto spread = [flat](const DTensor& t) { return flat ? t.ToLocal().reshape({}) : t.ToLocal(); };
+    const auto spread = [flat](const DTensor& t) {
+      return flat ? t.ToLocal().reshape({}) : t.ToLocal();
+    };
     const at::Tensor mask = detached.ToLocal().eq(spread(value)).to(x.dtype());
     const DTensor ties = Reduced(SumKept(DTensor::FromLocal(mask, x.mesh(), x.layout()), dims));
     return std::pair(value, mask / spread(ties));
@@ -75,12 +79,18 @@ c10::Scalar Identity(at::ScalarType dtype, bool max) {
     return max ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
   }
   switch (dtype) {
-    case at::kBool: return !max;
-    case at::kByte: return max ? 0 : 255;
-    case at::kChar: return max ? -128 : 127;
-    case at::kShort: return max ? -32768 : 32767;
-    case at::kInt: return max ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int32_t>::max();
-    case at::kLong: return max ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max();
+    case at::kBool:
+      return !max;
+    case at::kByte:
+      return max ? 0 : 255;
+    case at::kChar:
+      return max ? -128 : 127;
+    case at::kShort:
+      return max ? -32768 : 32767;
+    case at::kInt:
+      return max ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int32_t>::max();
+    case at::kLong:
+      return max ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max();
     default:
       throw Error(absl::StrCat(max ? "max" : "min", " of ", c10::toString(dtype),
                                ": real numbers, integers and bool have an order"),
@@ -102,8 +112,9 @@ DTensor Mean(const DTensor& x, const Dims& given, bool keepdim) {
     const auto mean = [](const at::Tensor& local, std::vector<int64_t> own, bool) {
       return at::mean(local, own, /*keepdim=*/true);
     };
-    return Finish(ReduceLocally("mean", y, dims, KeptLayout(y.layout(), dims, ReduceOp::kSum), mean),
-                  dims, keepdim);
+    return Finish(
+        ReduceLocally("mean", y, dims, KeptLayout(y.layout(), dims, ReduceOp::kSum), mean), dims,
+        keepdim);
   }
   int64_t count = 1;
   for (int64_t d : dims) count *= x.shape()[d];
@@ -133,7 +144,8 @@ DTensor Norm(const DTensor& x, double p, const Dims& given, bool keepdim) {
     const at::Tensor squares = wide.is_complex() ? at::real(wide * wide.conj()) : wide * wide;
     return at::sum(squares, own, /*keepdim=*/true);
   };
-  const DTensor kept = ReduceLocally("norm", y, dims, KeptLayout(y.layout(), dims, ReduceOp::kSum), norm);
+  const DTensor kept =
+      ReduceLocally("norm", y, dims, KeptLayout(y.layout(), dims, ReduceOp::kSum), norm);
   if (!pending) return Finish(kept, dims, keepdim);
   const DTensor squares = Reduced(kept);
   const at::Tensor root = Root(squares.ToLocal());

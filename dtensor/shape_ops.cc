@@ -9,9 +9,10 @@ namespace {
 
 constexpr const char* kAdvice = ". Redistribute it to R first";
 
-// The layout of `x` seen as `shape`, if there is one. A split of dimension d becomes one of a dimension d' with
-// as many elements before it, if every rank's range covers the same elements:
-//   S0(x) of (4, 6) is S0(x) of (4, 2, 3), of (2, 2, 6) and of (24,) on two ranks, but not of (3, 8).
+// The layout of `x` seen as `shape`, if there is one. A split of dimension d becomes one of a
+// dimension d' with as many elements before it, if every rank's range covers the same elements:
+//   S0(x) of (4, 6) is S0(x) of (4, 2, 3), of (2, 2, 6) and of (24,) on two ranks, but not of (3,
+//   8).
 std::optional<Layout> Reshaped(const Layout& x, const Shape& shape) {
   Terms terms = x.terms();
   if (x.IsFlatOrOwned()) return MakeLayout(std::move(terms), shape, x.mesh());
@@ -51,7 +52,8 @@ std::optional<Layout> Reshaped(const Layout& x, const Shape& shape) {
 // The result of an operation that every rank that holds something does on its own part.
 template <typename Fn>
 DTensor OnHolders(const DTensor& x, const Layout& layout, const Fn& fn) {
-  if (IsElsewhere(x.layout(), x.mesh().rank())) return DTensor::FromLocal(x.ToLocal(), x.mesh(), layout);
+  if (IsElsewhere(x.layout(), x.mesh().rank()))
+    return DTensor::FromLocal(x.ToLocal(), x.mesh(), layout);
   return DTensor::FromLocal(fn(x.ToLocal()), x.mesh(), layout);
 }
 
@@ -60,8 +62,11 @@ std::string ToString(const IndexItem& item) {
   if (std::holds_alternative<IndexNone>(item)) return "None";
   if (std::holds_alternative<IndexEllipsis>(item)) return "...";
   const IndexSlice& s = std::get<IndexSlice>(item);
-  const auto bound = [](const std::optional<int64_t>& b) { return b ? absl::StrCat(*b) : std::string(); };
-  return absl::StrCat(bound(s.start), ":", bound(s.stop), s.step == 1 ? "" : absl::StrCat(":", s.step));
+  const auto bound = [](const std::optional<int64_t>& b) {
+    return b ? absl::StrCat(*b) : std::string();
+  };
+  return absl::StrCat(bound(s.start), ":", bound(s.stop),
+                      s.step == 1 ? "" : absl::StrCat(":", s.step));
 }
 
 // [first, past the last) of a slice of n elements.
@@ -71,7 +76,8 @@ Range Bounds(const IndexSlice& s, int64_t n) {
   return {start, std::max(start, stop)};
 }
 
-// One item per dimension of x, or None: the ellipsis (there is one at the end unless elsewhere) written out.
+// One item per dimension of x, or None: the ellipsis (there is one at the end unless elsewhere)
+// written out.
 std::vector<IndexItem> WrittenOut(const DTensor& x, const std::vector<IndexItem>& items) {
   int64_t used = 0, dots = 0;
   for (const IndexItem& item : items) {
@@ -79,8 +85,8 @@ std::vector<IndexItem> WrittenOut(const DTensor& x, const std::vector<IndexItem>
     dots += std::holds_alternative<IndexEllipsis>(item);
   }
   if (used > x.dim() || dots > 1) {
-    throw Error(absl::StrCat("index: ", used, " indices and ", dots, " ellipses for a tensor of shape ",
-                             ShapeToString(x.shape())));
+    throw Error(absl::StrCat("index: ", used, " indices and ", dots,
+                             " ellipses for a tensor of shape ", ShapeToString(x.shape())));
   }
   std::vector<IndexItem> out;
   const auto fill = [&] { out.insert(out.end(), x.dim() - used, IndexSlice()); };
@@ -108,15 +114,19 @@ DTensor Reshape(const DTensor& x, const std::vector<int64_t>& sizes) {
       known *= *it;
     }
   }
-  if (unknown != shape.end() && known > 0 && x.layout().numel() % known == 0) *unknown = x.layout().numel() / known;
-  if (Numel(shape) != x.layout().numel() || std::any_of(shape.begin(), shape.end(), [](int64_t s) { return s < 0; })) {
-    throw Error(absl::StrCat("reshape: shape ", ShapeToString(Shape(sizes.begin(), sizes.end())), " does not fit the ",
-                             x.layout().numel(), " elements of ", ShapeToString(x.shape())));
+  if (unknown != shape.end() && known > 0 && x.layout().numel() % known == 0)
+    *unknown = x.layout().numel() / known;
+  if (Numel(shape) != x.layout().numel() ||
+      std::any_of(shape.begin(), shape.end(), [](int64_t s) { return s < 0; })) {
+    throw Error(absl::StrCat("reshape: shape ", ShapeToString(Shape(sizes.begin(), sizes.end())),
+                             " does not fit the ", x.layout().numel(), " elements of ",
+                             ShapeToString(x.shape())));
   }
   const std::optional<Layout> layout = Reshaped(x.layout(), shape);
   if (!layout) {
-    throw Error(absl::StrCat("reshape of ", Describe(x.layout()), " to ", ShapeToString(shape),
-                             ": no layout describes the result without moving elements between ranks", kAdvice));
+    throw Error(absl::StrCat(
+        "reshape of ", Describe(x.layout()), " to ", ShapeToString(shape),
+        ": no layout describes the result without moving elements between ranks", kAdvice));
   }
   return OnHolders(x, *layout, [&](const at::Tensor& local) {
     return local.view(Sizes(layout->LocalShape(x.mesh().rank())));
@@ -128,12 +138,14 @@ DTensor Transpose(const DTensor& x, int64_t dim0, int64_t dim1) {
   if (a == b) return x;
   if (x.layout().terms().flat) {
     throw Error(absl::StrCat("transpose of ", Describe(x.layout()),
-                             ": a flat shard follows the order of elements, which changes", kAdvice));
+                             ": a flat shard follows the order of elements, which changes",
+                             kAdvice));
   }
   Shape shape = x.shape();
   std::swap(shape[a], shape[b]);
   Terms terms = x.layout().terms();
-  for (ShardTerm& t : terms.shards) t.dim = static_cast<int>(t.dim == a ? b : t.dim == b ? a : t.dim);
+  for (ShardTerm& t : terms.shards)
+    t.dim = static_cast<int>(t.dim == a ? b : t.dim == b ? a : t.dim);
   return OnHolders(x, MakeLayout(std::move(terms), std::move(shape), x.mesh()),
                    [&](const at::Tensor& local) { return local.transpose(a, b); });
 }
@@ -141,9 +153,11 @@ DTensor Transpose(const DTensor& x, int64_t dim0, int64_t dim1) {
 DTensor Index(const DTensor& x, const std::vector<IndexItem>& given) {
   const std::vector<IndexItem> items = WrittenOut(x, given);
   const auto text = [&] {
-    return absl::StrCat("[", absl::StrJoin(given, ", ", [](std::string* o, const IndexItem& i) {
-                          absl::StrAppend(o, ToString(i));
-                        }), "]");
+    return absl::StrCat(
+        "[",
+        absl::StrJoin(given, ", ",
+                      [](std::string* o, const IndexItem& i) { absl::StrAppend(o, ToString(i)); }),
+        "]");
   };
   const Layout& layout = x.layout();
   Terms terms = layout.terms();
@@ -167,7 +181,8 @@ DTensor Index(const DTensor& x, const std::vector<IndexItem>& given) {
       }
     } else {
       const IndexSlice& s = std::get<IndexSlice>(item);
-      if (s.step < 1) throw Error(absl::StrCat("index: step ", s.step, " of a slice is less than 1"));
+      if (s.step < 1)
+        throw Error(absl::StrCat("index: step ", s.step, " of a slice is less than 1"));
       const Range r = Bounds(s, n);
       all = r == Range{0, n} && s.step == 1;
       if (all && split) terms.shards.push_back({static_cast<int>(shape.size()), split->axes});
@@ -175,13 +190,14 @@ DTensor Index(const DTensor& x, const std::vector<IndexItem>& given) {
     }
     whole = whole && all;
     if (split && !all) {
-      throw Error(absl::StrCat("index ", text(), " takes a part of dimension ", dim, ", which is split: ",
-                               Describe(layout), kAdvice));
+      throw Error(absl::StrCat("index ", text(), " takes a part of dimension ", dim,
+                               ", which is split: ", Describe(layout), kAdvice));
     }
     ++dim;
   }
   if (layout.terms().flat && !whole) {
-    throw Error(absl::StrCat("index ", text(), " takes a part of a flat shard: ", Describe(layout), kAdvice));
+    throw Error(absl::StrCat("index ", text(), " takes a part of a flat shard: ", Describe(layout),
+                             kAdvice));
   }
   const Layout out = MakeLayout(std::move(terms), std::move(shape), x.mesh());
   if (layout.terms().flat) return DTensor::FromLocal(x.ToLocal(), x.mesh(), out);
@@ -196,7 +212,8 @@ DTensor Index(const DTensor& x, const std::vector<IndexItem>& given) {
       } else {
         const IndexSlice& s = std::get<IndexSlice>(item);
         const Range r = Bounds(s, x.shape()[in++]);
-        if (!(r == Range{0, x.shape()[in - 1]} && s.step == 1)) local = local.slice(d, r.first, r.second, s.step);
+        if (!(r == Range{0, x.shape()[in - 1]} && s.step == 1))
+          local = local.slice(d, r.first, r.second, s.step);
         ++d;
       }
     }

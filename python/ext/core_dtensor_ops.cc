@@ -19,13 +19,13 @@ Dims ToDims(const DimsArg& dims) {
 std::optional<Operand> ToOperand(const py::object& other) {
   if (py::isinstance<DTensor>(other)) return other.cast<DTensor>();
   if (THPVariable_Check(other.ptr())) {
-    throw Error("a plain tensor does not say which ranks hold what: make it a DTensor first, "
-                "by lins.distribute_tensor(t, x.mesh, 'R') if every rank has all of it, "
-                "or lins.DTensor.from_local");
+    throw Error(
+        "a plain tensor does not say which ranks hold what: make it a DTensor first, "
+        "by lins.distribute_tensor(t, x.mesh, 'R') if every rank has all of it, "
+        "or lins.DTensor.from_local");
   }
-  PyObject* p = other.ptr();
-  if (!PyBool_Check(p) && !PyLong_Check(p) && !PyFloat_Check(p) && !PyComplex_Check(p)) return std::nullopt;
-  return other.cast<c10::Scalar>();
+  if (const auto number = ToScalar(other)) return *number;
+  return std::nullopt;
 }
 
 py::object NotImplemented() { return py::reinterpret_borrow<py::object>(Py_NotImplemented); }
@@ -42,10 +42,13 @@ void BindBinary(py::class_<DTensor>& cls, const char* method, const char* reflec
     }
     return py::cast(*std::move(out));
   };
-  cls.def(method, [run](const py::object& a, const py::object& b) { return run(a, b, false); }, py::is_operator());
+  cls.def(
+      method, [run](const py::object& a, const py::object& b) { return run(a, b, false); },
+      py::is_operator());
   if (reflected) {
-    cls.def(reflected, [run](const py::object& a, const py::object& b) { return run(a, b, true); },
-            py::is_operator());
+    cls.def(
+        reflected, [run](const py::object& a, const py::object& b) { return run(a, b, true); },
+        py::is_operator());
   }
 }
 
@@ -62,7 +65,8 @@ void BindInPlace(py::class_<DTensor>& cls, const char* op_method, const char* me
   };
   cls.def(op_method, run, py::is_operator());
   cls.def(method, run, py::arg("other"),
-          "In this tensor's own memory; returns it. LinsError where layout or dtype would not survive.");
+          "In this tensor's own memory; returns it. LinsError where layout or dtype would not "
+          "survive.");
 }
 
 IndexItem ToIndexItem(const py::handle& item) {
@@ -78,8 +82,9 @@ IndexItem ToIndexItem(const py::handle& item) {
   if (PyIndex_Check(item.ptr()) && !PyBool_Check(item.ptr()) && !THPVariable_Check(item.ptr())) {
     return py::int_(py::reinterpret_borrow<py::object>(item)).cast<int64_t>();
   }
-  throw Error(absl::StrCat("index by ", std::string(py::str(py::type::of(item))),
-                           ": integers, slices, None and ... can index a DTensor; for others use full_tensor()"));
+  throw Error(absl::StrCat(
+      "index by ", std::string(py::str(py::type::of(item))),
+      ": integers, slices, None and ... can index a DTensor; for others use full_tensor()"));
 }
 
 std::vector<IndexItem> ToIndex(const py::object& key) {
@@ -96,25 +101,36 @@ std::vector<int64_t> ToSizes(const py::args& args) {
 }
 
 void BindReductions(py::class_<DTensor>& cls) {
-  const auto reduction = [&cls](const char* name, DTensor (*fn)(const DTensor&, const Dims&, bool), const char* doc) {
+  const auto reduction = [&cls](const char* name, DTensor (*fn)(const DTensor&, const Dims&, bool),
+                                const char* doc) {
     cls.def(
-        name, [fn](const DTensor& x, const DimsArg& dim, bool keepdim) { return fn(x, ToDims(dim), keepdim); },
+        name,
+        [fn](const DTensor& x, const DimsArg& dim, bool keepdim) {
+          return fn(x, ToDims(dim), keepdim);
+        },
         py::arg("dim") = py::none(), py::arg("keepdim") = false, NoGil(), doc);
   };
-  reduction("sum", &Sum, "Sum over dim (one, several, or all). Split dimensions leave +sum pending; no communication.");
+  reduction("sum", &Sum,
+            "Sum over dim (one, several, or all). Split dimensions leave +sum pending; no "
+            "communication.");
   reduction("mean", &Mean, "Mean over dim. Split dimensions leave +sum pending; no communication.");
   reduction("max", &Max,
-            "Largest values over dim, as torch's amax. Split dimensions leave +max pending; with a gradient the "
+            "Largest values over dim, as torch's amax. Split dimensions leave +max pending; with a "
+            "gradient the "
             "reduction ends here. LinsError over no elements.");
   reduction("min", &Min, "Smallest values over dim: see max.");
   cls.def(
       "norm",
-      [](const DTensor& x, double p, const DimsArg& dim, bool keepdim) { return Norm(x, p, ToDims(dim), keepdim); },
+      [](const DTensor& x, double p, const DimsArg& dim, bool keepdim) {
+        return Norm(x, p, ToDims(dim), keepdim);
+      },
       py::arg("p") = 2.0, py::arg("dim") = py::none(), py::arg("keepdim") = false, NoGil(),
-      "The p-norm, p = 1, 2 or inf. Pending values are reduced first; the 2-norm over split dimensions reduces.");
+      "The p-norm, p = 1, 2 or inf. Pending values are reduced first; the 2-norm over split "
+      "dimensions reduces.");
   const auto arg = [&cls](const char* name, auto fn) {
     cls.def(name, fn, py::arg("dim") = py::none(), py::arg("keepdim") = false, NoGil(),
-            "Index, in the whole tensor, of the first extremum along dim or of all elements. Collective.");
+            "Index, in the whole tensor, of the first extremum along dim or of all elements. "
+            "Collective.");
   };
   arg("argmax", &ArgMax);
   arg("argmin", &ArgMin);
@@ -124,20 +140,24 @@ void BindShapes(py::class_<DTensor>& cls) {
   for (const char* name : {"reshape", "view"}) {
     cls.def(
         name, [](const DTensor& x, const py::args& shape) { return Reshape(x, ToSizes(shape)); },
-        "The same elements in another shape, memory shared. LinsError where no layout describes the result.");
+        "The same elements in another shape, memory shared. LinsError where no layout describes "
+        "the result.");
   }
   cls.def("transpose", &Transpose, py::arg("dim0"), py::arg("dim1"), NoGil(),
           "Two dimensions swapped, the layout with them. No communication; LinsError under F.");
   const auto t = [](const DTensor& x) {
     if (x.dim() > 2) {
-      throw Error(absl::StrCat("t of shape ", ShapeToString(x.shape()), ": at most two dimensions; use transpose"));
+      throw Error(absl::StrCat("t of shape ", ShapeToString(x.shape()),
+                               ": at most two dimensions; use transpose"));
     }
     return x.dim() == 2 ? Transpose(x, 0, 1) : x;
   };
   cls.def("t", t, NoGil(), "The transposed matrix.").def_property_readonly("T", t);
   cls.def(
-      "__getitem__", [](const DTensor& x, const py::object& key) { return Index(x, ToIndex(key)); }, py::arg("key"),
-      "Indexing by integers, slices, None and ... in dimensions that are not split. No communication.");
+      "__getitem__", [](const DTensor& x, const py::object& key) { return Index(x, ToIndex(key)); },
+      py::arg("key"),
+      "Indexing by integers, slices, None and ... in dimensions that are not split. No "
+      "communication.");
   cls.def("__len__", [](const DTensor& x) {
     if (x.dim() == 0) throw py::type_error("len() of a 0-d tensor");
     return x.shape()[0];
@@ -176,10 +196,12 @@ void BindDTensorOps(py::class_<DTensor>& cls) {
   cls.def("__abs__", &Abs, NoGil()).def("abs", &Abs, NoGil());
   cls.def("__matmul__", &MatMul, NoGil(), py::is_operator())
       .def("matmul", &MatMul, py::arg("other"), NoGil(),
-           "(m, k) @ (k, n): rows and columns stay split, a split k leaves +sum pending. Operands that fit no "
+           "(m, k) @ (k, n): rows and columns stay split, a split k leaves +sum pending. Operands "
+           "that fit no "
            "local rule are redistributed with the least bytes.");
-  cls.def("equal", &Equal, py::arg("other"), NoGil(),
-          "Whether shapes and all elements are equal: one bool, the same on every rank. Collective.");
+  cls.def(
+      "equal", &Equal, py::arg("other"), NoGil(),
+      "Whether shapes and all elements are equal: one bool, the same on every rank. Collective.");
   cls.def("allclose", &AllClose, py::arg("other"), py::arg("rtol") = 1e-5, py::arg("atol") = 1e-8,
           py::arg("equal_nan") = false, NoGil(),
           "Whether all elements are close: one bool, the same on every rank. Collective.");

@@ -9,15 +9,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 from lins import _core
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_LIBRARIES = tuple(os.path.dirname(os.path.abspath(f)) + os.sep for f in (__file__, torch.__file__))
 
 
 def _calling_line() -> str:
-    """The innermost line of this thread's Python that is not the package's own."""
+    """The innermost line of this thread's Python that is neither lins' nor torch's."""
     frame = sys._getframe(1)
-    while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
+    while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(_LIBRARIES):
         frame = frame.f_back
     if frame is None:
         return f"thread {threading.current_thread().name}, which runs no Python of yours"

@@ -63,7 +63,9 @@ class Inspection:
         pending = [t for t in str(self.layout).replace("; ", ";").split(" ") if t.startswith("+")]
         if not pending:
             return []
-        return [Text(f"pending: {' '.join(pending)}; ranks that share a block each hold a part of it")]
+        return [
+            Text(f"pending: {' '.join(pending)}; ranks that share a block each hold a part of it")
+        ]
 
     def _picture(self) -> Table:
         b = self._blocks
@@ -77,7 +79,8 @@ class Inspection:
                 Text(_ranks(owners), style=_TERMINAL[b.colour(owners) % len(_TERMINAL)])
                 for owners in b.cells[i][:_MOST_CELLS]
             ]
-            table.add_row(_span(rows[i], rows[i + 1]), *cells)
+            label = "ranks" if b.row is None else _span(rows[i], rows[i + 1])
+            table.add_row(label, *cells)
         if max(len(rows), len(columns)) - 1 > _MOST_CELLS:
             table.caption = f"the first {_MOST_CELLS} blocks along each side"
         return table
@@ -183,7 +186,8 @@ class _Blocks:
                     f'<rect x="{xs[j]:.1f}" y="{ys[i]:.1f}" width="{xs[j + 1] - xs[j]:.1f}" '
                     f'height="{ys[i + 1] - ys[i]:.1f}" stroke="#444" '
                     f'fill="{_SVG[self.colour(owners) % len(_SVG)]}"><title>{text}</title></rect>'
-                    f'<text x="{(xs[j] + xs[j + 1]) / 2:.1f}" y="{(ys[i] + ys[i + 1]) / 2 + 4:.1f}" '
+                    f'<text x="{(xs[j] + xs[j + 1]) / 2:.1f}" '
+                    f'y="{(ys[i] + ys[i + 1]) / 2 + 4:.1f}" '
                     f'text-anchor="middle">{text}</text>'
                 )
         for v, y in zip(rows[:-1] if self.row is not None else [], ys, strict=False):

@@ -120,8 +120,8 @@ def _torch_placements(layout: Layout) -> list[TorchPlacement]:
 
     def refuse(why: str) -> LinsValueError:
         return LinsValueError(
-            f"layout {layout} of {layout.shape} on {layout.mesh} has no equivalent in torch: {why}. "
-            "Redistribute it first"
+            f"layout {layout} of {layout.shape} on {layout.mesh} has no equivalent in torch: "
+            f"{why}. Redistribute it first"
         )
 
     axes, sizes = layout.mesh.axes, layout.mesh.shape

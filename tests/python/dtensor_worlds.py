@@ -2,9 +2,8 @@
 
 import itertools
 
-import torch
-
 import lins
+import torch
 
 MESHES = [((2, 2), ("node", "gpu")), ((2, 3), ("node", "gpu")), ((1, 4), ("node", "gpu"))]
 SIZES = (0, 1, 2, 3, 5, 8)

@@ -5,10 +5,9 @@ import operator
 import pickle
 
 import dtensor_worlds as worlds
+import lins
 import pytest
 import torch
-
-import lins
 from lins.testing import run
 
 AXES = ("node", "gpu")
@@ -114,7 +113,7 @@ def test_scalars_and_unary_operations_are_exact_under_every_layout(mesh):
         "-": lambda t: -t,
         "abs": abs,
         "<": lambda t: t < 2,
-        "r>=": lambda t: 2 >= t,
+        "r>=": lambda t: t <= 2,
         "==": lambda t: t == 1,
     }
 
@@ -219,7 +218,13 @@ def test_matmul_of_every_pair_of_layouts_is_exact(mesh):
 def test_shapes_broadcast_under_every_pair_of_layouts():
     def f(m):
         bad = []
-        for left, right in [((5, 3), (3,)), ((5, 3), (1, 3)), ((5, 1), (1, 3)), ((3,), ()), ((), (2, 2))]:
+        for left, right in [
+            ((5, 3), (3,)),
+            ((5, 3), (1, 3)),
+            ((5, 1), (1, 3)),
+            ((3,), ()),
+            ((), (2, 2)),
+        ]:
             a, b = worlds.integers(left), worlds.integers(right, 1)
             p_names, q_names = (
                 ["R", "F(gpu)", "O(gpu; 1)", "+sum(gpu)"]
@@ -279,6 +284,21 @@ def test_rules_for_layouts_of_results():
             assert layout_of(d("+sum(gpu)") < 1) == "R"
             assert layout_of(2 / d("+sum(gpu)")) == "R"
         assert [r.op for r in t.records] == ["all_reduce"] * 7
+        with lins.trace() as t:
+            assert layout_of(d("+sum(gpu)") + d("S0(gpu)")) == "S0(gpu)"
+            assert layout_of(d("+max(gpu)").sum()) == "R"
+            assert layout_of(d("+sum(gpu)").to(torch.float64)) == "R"
+            assert layout_of(d("F(gpu)").sum(dim=0)) == "R"
+        assert [r.op for r in t.records] == [
+            "reduce_scatter",
+            "all_reduce",
+            "all_reduce",
+            "all_gather",
+        ]
+        assert layout_of(d("S0(gpu)") + d("S1(gpu)")) == "S0(gpu)"
+        assert layout_of(d("S0(gpu)").norm(1)) == "+sum(gpu)"
+        assert layout_of(d("S0(gpu)").norm(float("inf"))) == "+max(gpu)"
+        assert layout_of(d("S0(gpu)").requires_grad_().max()) == "R"
         assert layout_of(d("S0(gpu)").argmax()) == "R"
         assert layout_of(d("S0(gpu)").norm()) == "R"
         assert layout_of(d("+sum(gpu)") + d("S0(gpu)")) == "S0(gpu)"
@@ -287,7 +307,9 @@ def test_rules_for_layouts_of_results():
 
 
 def test_dtypes_promote_as_torch():
-    values = [torch.ones(3, dtype=d) for d in (torch.int32, torch.float32, torch.float64, torch.bool)]
+    values = [
+        torch.ones(3, dtype=d) for d in (torch.int32, torch.float32, torch.float64, torch.bool)
+    ]
     values += [torch.tensor(2.0, dtype=torch.float64), torch.tensor(3)]
 
     def f(m):
@@ -395,7 +417,7 @@ def test_reshape_keeps_what_a_layout_can_describe():
         ((4, 6), "S0(gpu)", (2, 2, 6), "S0(gpu)"),
         ((4, 6), "S0(gpu)", (24,), "S0(gpu)"),
         ((4, 6), "S1(gpu)", (2, 2, 6), "S2(gpu)"),
-        ((4, 6), "S0(node) S1(gpu)", (2, 2, 3, 2), "S0(node) S2(gpu)"),
+        ((4, 6), "S0(node) S1(gpu)", (2, 2, 2, 3), "S0(node) S2(gpu)"),
         ((5, 3), "S0(gpu)", (5, 1, 3), "S0(gpu)"),
         ((5, 3), "F(gpu)", (15,), "F(gpu)"),
         ((5, 3), "O(gpu; 1)", (3, -1), "O(gpu; 1)"),
@@ -416,7 +438,7 @@ def test_reshape_keeps_what_a_layout_can_describe():
             assert "+" in layout or torch.equal(x.reshape(new).full_tensor(), a.reshape(new))
         for shape, layout, new in refused:
             x = lins.ones(shape, mesh=m, placements=layout)
-            with pytest.raises(lins.LinsError, match="no layout describes.*Redistribute"):
+            with pytest.raises(lins.LinsError, match=r"no layout describes.*Redistribute"):
                 x.reshape(new)
         with pytest.raises(lins.LinsError, match=r"\(5, 5\) does not fit the 24 elements"):
             lins.ones((4, 6), mesh=m).reshape(5, 5)
@@ -444,7 +466,7 @@ def test_transpose_and_indexing_keep_the_layout_or_refuse():
             with pytest.raises(lins.LinsError, match="Redistribute it to R"):
                 refused()
         for wrong in (lambda: x[:, 6], lambda: x[torch.tensor([1])], lambda: x[:, ::-1]):
-            with pytest.raises(lins.LinsError, match="index|step"):
+            with pytest.raises(lins.LinsError, match=r"index|step"):
                 wrong()
 
     on((2, 2), f)
@@ -500,7 +522,7 @@ def test_mistakes_name_both_sides():
         other = lins._core.LiveMesh(m.world, [2, 1], ["x", "y"])
         with pytest.raises(lins.LinsError, match=r"Mesh\(node=1, gpu=2\) and Mesh\(x=2, y=1\)"):
             x + lins.ones((4, 6), mesh=other)
-        with pytest.raises(lins.LinsError, match="2 elements|24 elements"):
+        with pytest.raises(lins.LinsError, match="24 elements"):
             x.item()
 
     on((1, 2), f)
