@@ -134,8 +134,10 @@ Work Communicator::Start(absl::string_view op, const OpInfo& info, int64_t bytes
   record.bytes = bytes;
   record.recv_bytes = recv_bytes;
   record.start = MonotonicSeconds();
-  record.sequence = sequence_++;
+  record.sequence = sequence_;
   record.rank = ranks_[index_];
+  context_->CheckAllowed(record);
+  ++sequence_;
   state->timeout = timeout_;
   state->context = context_;
   state->record = context_->Begin(record);

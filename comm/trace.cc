@@ -4,6 +4,10 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "mesh/error.h"
+
 namespace lins {
 namespace {
 
@@ -70,6 +74,26 @@ int RankContext::AddFailure(OpFilter filter, std::string message) {
 void RankContext::Remove(int id) {
   std::lock_guard lock(mutex_);
   std::erase_if(injections_, [id](const Injection& injection) { return injection.id == id; });
+  std::erase_if(forbidden_, [id](const auto& f) { return f.first == id; });
+}
+
+int RankContext::Forbid(std::function<std::string()> where) {
+  std::lock_guard lock(mutex_);
+  forbidden_.emplace_back(next_id_, std::move(where));
+  return next_id_++;
+}
+
+void RankContext::CheckAllowed(const TraceRecord& op) const {
+  std::function<std::string()> where;
+  {
+    std::lock_guard lock(mutex_);
+    if (forbidden_.empty()) return;
+    where = forbidden_.back().second;
+  }
+  throw Error(
+      absl::StrCat(op.op, " of ", op.bytes, " bytes among ranks [", absl::StrJoin(op.group, ", "),
+                   "] inside lins.no_communication(), ", "caused by ", where()),
+      Error::Kind::kRuntime);
 }
 
 std::shared_ptr<TraceRecord> RankContext::Begin(TraceRecord record) {

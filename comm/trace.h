@@ -61,11 +61,16 @@ class RankContext {
   int AddFailure(OpFilter filter, std::string message);
   void Remove(int id);
 
+  // From now on, and until Remove(id), beginning a collective throws an Error that ends in
+  // where(): the place in the user's program.
+  int Forbid(std::function<std::string()> where);
+
   // Used by Communicator.
   std::shared_ptr<TraceRecord> Begin(TraceRecord record);  // null when nobody traces
   void End(const std::shared_ptr<TraceRecord>& record);
   double Delay(const TraceRecord& op) const;         // seconds to hold back
   std::string Failure(const TraceRecord& op) const;  // "" = none
+  void CheckAllowed(const TraceRecord& op) const;    // throws while collectives are forbidden
 
  private:
   struct Injection {
@@ -78,6 +83,7 @@ class RankContext {
   int next_id_ = 0;
   std::vector<std::pair<int, std::vector<std::shared_ptr<TraceRecord>>>> traces_;
   std::vector<Injection> injections_;
+  std::vector<std::pair<int, std::function<std::string()>>> forbidden_;
 };
 
 double MonotonicSeconds();

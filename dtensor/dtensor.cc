@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/execute.h"
+#include "dtensor/gradient.h"
 #include "mesh/error.h"
 
 namespace lins {
@@ -20,7 +21,8 @@ std::vector<Shape> GatherShapes(const at::Tensor& local, const LiveMesh& mesh) {
   for (int64_t r = 0; r < world.size(); ++r) all[r] = r;
   Communicator& comm = world.Get(all, Role::kOther);
   world.CheckAgreement("the number of dimensions of local tensors", absl::StrCat(local.dim()));
-  world.CheckAgreement("the dtype of local tensors", std::string(c10::toString(local.scalar_type())));
+  world.CheckAgreement("the dtype of local tensors",
+                       std::string(c10::toString(local.scalar_type())));
   const int64_t n = local.dim();
   const at::Tensor mine = at::tensor(local.sizes(), at::kLong).to(local.device());
   at::Tensor out = at::empty({world.size(), n}, mine.options());
@@ -54,8 +56,9 @@ Layout InferLayout(const at::Tensor& local, const LiveMesh& mesh, absl::string_v
         absl::StrAppend(o, ShapeToString(s));
       });
       throw Error(absl::StrCat("local shapes ", list, " fit no tensor under ", layout.ToString(),
-                               ": for a global shape ", ShapeToString(global), " rank ", r, " would hold ",
-                               ShapeToString(layout.LocalShape(r)), ". Give the shape, or pass what fits it"));
+                               ": for a global shape ", ShapeToString(global), " rank ", r,
+                               " would hold ", ShapeToString(layout.LocalShape(r)),
+                               ". Give the shape, or pass what fits it"));
     }
   }
   return layout;
@@ -63,9 +66,10 @@ Layout InferLayout(const at::Tensor& local, const LiveMesh& mesh, absl::string_v
 
 }  // namespace
 
-DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh, absl::string_view notation,
-                            std::optional<int64_t> src_rank) {
-  return Distribute(full, mesh, ValueOrThrow(Layout::Parse(notation, ToShape(full.sizes()), mesh)), src_rank);
+DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh,
+                            absl::string_view notation, std::optional<int64_t> src_rank) {
+  return Distribute(full, mesh, ValueOrThrow(Layout::Parse(notation, ToShape(full.sizes()), mesh)),
+                    src_rank);
 }
 
 DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh, const Layout& layout,
@@ -86,11 +90,12 @@ DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh, const 
   at::Tensor local = Execute(*plan, value, mesh);
   // The caller's tensor stays the caller's.
   if (local.is_alias_of(full)) local = local.clone();
+  if (full.requires_grad()) local.set_requires_grad(true);  // a leaf of its own
   return DTensor(std::move(local), layout, mesh);
 }
 
-DTensor DTensor::FromLocal(const at::Tensor& local, const LiveMesh& mesh, absl::string_view notation,
-                           std::optional<Shape> shape) {
+DTensor DTensor::FromLocal(const at::Tensor& local, const LiveMesh& mesh,
+                           absl::string_view notation, std::optional<Shape> shape) {
   const Layout layout = shape ? ValueOrThrow(Layout::Parse(notation, *shape, mesh))
                               : InferLayout(local, mesh, notation);
   return FromLocal(local, mesh, layout);
@@ -99,10 +104,11 @@ DTensor DTensor::FromLocal(const at::Tensor& local, const LiveMesh& mesh, absl::
 DTensor DTensor::FromLocal(const at::Tensor& local, const LiveMesh& mesh, const Layout& layout) {
   const Shape want = layout.LocalShape(mesh.rank());
   if (ToShape(local.sizes()) != want) {
-    throw Error(absl::StrCat("local shape ", ShapeToString(ToShape(local.sizes())), " on rank ", mesh.rank(),
-                             " does not fit ", Describe(layout), ": it would be ", ShapeToString(want)));
+    throw Error(absl::StrCat("local shape ", ShapeToString(ToShape(local.sizes())), " on rank ",
+                             mesh.rank(), " does not fit ", Describe(layout), ": it would be ",
+                             ShapeToString(want)));
   }
-  return DTensor(local.detach().contiguous(), layout, mesh);
+  return DTensor(local.contiguous(), layout, mesh);
 }
 
 DTensor DTensor::Redistribute(absl::string_view notation) const {
@@ -110,8 +116,23 @@ DTensor DTensor::Redistribute(absl::string_view notation) const {
 }
 
 DTensor DTensor::Redistribute(const Layout& layout) const {
+  if (layout == layout_) return *this;
+  if (RecordsGradient(local_)) {
+    ThrowIfError(CachedPlan(layout_, layout, local_.element_size()).status());
+    return DTensor(RedistributeRecorded(local_, layout_, layout, mesh_), layout, mesh_);
+  }
   const RedistributionPlan* plan = ValueOrThrow(CachedPlan(layout_, layout, local_.element_size()));
   return DTensor(Execute(*plan, local_, mesh_), layout, mesh_);
+}
+
+at::Tensor DTensor::ToLocal(const Layout& gradient) const {
+  if (gradient.LocalShape(mesh_.rank()) != layout_.LocalShape(mesh_.rank())) {
+    throw Error(absl::StrCat("the gradient of the local tensor of ", Describe(layout_),
+                             " cannot have layout ", Describe(gradient),
+                             ": the local shapes differ"));
+  }
+  ThrowIfError(CachedPlan(gradient, GradientLayout(layout_), local_.element_size()).status());
+  return WithGradientLayout(local_, layout_, gradient, mesh_);
 }
 
 at::Tensor DTensor::FullTensor() const {

@@ -3,8 +3,9 @@
 //   DTensor w = DTensor::Distribute(full, mesh, "S0(gpu)");   // every rank passes the same `full`
 //   w.Redistribute("R").ToLocal();                            // all-gather over gpu
 //
-// A DTensor is a value whose copies share the local tensor. Operations marked collective must be called by
-// every rank of the mesh, in the same order.
+// Recorded by autograd: a gradient flows from what is computed back to the local tensor (gradient.h
+// says under which layout). A DTensor is a value whose copies share the local tensor. Operations
+// marked collective must be called by every rank of the mesh, in the same order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,17 +21,20 @@ namespace lins {
 
 class DTensor {
  public:
-  // Keeps this rank's part of `full`. With src_rank, that rank's values are broadcast first (collective) and the
-  // others' `full` gives only shape and dtype. A partial layout divides the value over the ranks.
-  static DTensor Distribute(const at::Tensor& full, const LiveMesh& mesh, absl::string_view notation,
+  // Keeps this rank's part of `full`. With src_rank, that rank's values are broadcast first
+  // (collective) and the others' `full` gives only shape and dtype. A partial layout divides the
+  // value over the ranks.
+  static DTensor Distribute(const at::Tensor& full, const LiveMesh& mesh,
+                            absl::string_view notation,
                             std::optional<int64_t> src_rank = std::nullopt);
   static DTensor Distribute(const at::Tensor& full, const LiveMesh& mesh, const Layout& layout,
                             std::optional<int64_t> src_rank = std::nullopt);
-  // Takes `local` as this rank's part. Without a shape, the global one is worked out from all ranks' local
-  // shapes (collective), and it is an error when they fit no shape under the layout. With a shape, an error when
-  // `local` does not fit it. No copy where `local` is contiguous.
-  static DTensor FromLocal(const at::Tensor& local, const LiveMesh& mesh, absl::string_view notation,
-                           std::optional<Shape> shape = std::nullopt);
+  // Takes `local` as this rank's part, its autograd history included. Without a shape, the global
+  // one is worked out from all ranks' local shapes (collective), and it is an error when they fit
+  // no shape under the layout. With a shape, an error when `local` does not fit it. No copy where
+  // `local` is contiguous.
+  static DTensor FromLocal(const at::Tensor& local, const LiveMesh& mesh,
+                           absl::string_view notation, std::optional<Shape> shape = std::nullopt);
   static DTensor FromLocal(const at::Tensor& local, const LiveMesh& mesh, const Layout& layout);
 
   // Collective. The same values under another layout of the same mesh and shape.
@@ -38,10 +42,16 @@ class DTensor {
   DTensor Redistribute(const Layout& layout) const;
   at::Tensor FullTensor() const;  // collective: Redistribute("R").ToLocal()
   const at::Tensor& ToLocal() const { return local_; }
+  // As ToLocal(), for a use whose gradient on this rank has layout `gradient` (such as +sum(gpu)
+  // where every rank of gpu computes with the whole tensor, but on data of its own). Its backward
+  // is collective.
+  at::Tensor ToLocal(const Layout& gradient) const;
 
   const Layout& layout() const { return layout_; }
   const LiveMesh& mesh() const { return mesh_; }
   const Shape& shape() const { return layout_.shape(); }
+  int64_t dim() const { return static_cast<int64_t>(shape().size()); }
+  at::ScalarType dtype() const { return local_.scalar_type(); }
 
  private:
   DTensor(at::Tensor local, Layout layout, LiveMesh mesh)

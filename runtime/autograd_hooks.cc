@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <atomic>
+#include "dtensor/backward_error.h"
 
 namespace lins {
 namespace {
@@ -14,18 +14,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-std::atomic<void (*)(const Error&)> translator = nullptr;
-
-template <typename Fn>
-void Guarded(const Fn& fn) {
-  try {
-    fn();
-  } catch (const Error& e) {
-    if (auto translate = translator.load()) translate(e);
-    throw;
-  }
-}
 
 // Carries a callback through the graph as the only saved value of a node.
 struct Callback : torch::CustomClassHolder {
@@ -42,7 +30,7 @@ struct Boundary : torch::autograd::Function<Boundary> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     auto callback = c10::static_intrusive_pointer_cast<Callback>(ctx->saved_data["callback"].toCapsule());
-    Guarded(callback->fn);
+    GuardBackward(callback->fn);
     grads.emplace_back();  // of fn
     return grads;
   }
@@ -68,7 +56,7 @@ std::vector<at::Tensor> OnInputGradients(const std::vector<at::Tensor>& inputs, 
 void OnOutputGradient(const std::vector<at::Tensor>& outputs, const std::function<void()>& fn) {
   for (const at::Tensor& t : outputs) {
     if (t.defined() && t.requires_grad()) {
-      t.register_hook([fn](const at::Tensor&) { Guarded(fn); });
+      t.register_hook([fn](const at::Tensor&) { GuardBackward(fn); });
     }
   }
 }
@@ -81,17 +69,15 @@ std::shared_ptr<void> OnAccumulatedGradient(const at::Tensor& leaf, std::functio
       [weak, fn = std::move(fn)](const variable_list& outputs, const variable_list&) {
         if (auto impl = weak.lock()) {
           const Variable variable{c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(std::move(impl))};
-          if (variable.grad().defined()) Guarded([&] { fn(variable.mutable_grad()); });
+          if (variable.grad().defined()) GuardBackward([&] { fn(variable.mutable_grad()); });
         }
         return outputs;
       }));
   return std::shared_ptr<void>(static_cast<void*>(node.get()), [node, key](void*) { node->del_post_hook(key); });
 }
 
-void SetErrorTranslator(void (*translate)(const Error&)) { translator = translate; }
-
 void OnBackwardEnd(std::function<void()> fn) {
-  torch::autograd::Engine::get_default_engine().queue_callback([fn = std::move(fn)] { Guarded(fn); });
+  torch::autograd::Engine::get_default_engine().queue_callback([fn = std::move(fn)] { GuardBackward(fn); });
 }
 
 bool InsideBackward() { return torch::autograd::get_current_graph_task_id() != -1; }

@@ -7,8 +7,6 @@
 #include <memory>
 #include <vector>
 
-#include "mesh/error.h"
-
 namespace lins {
 
 // Returns the same tensors, those that require gradients behind a node whose backward calls fn once all their
@@ -21,10 +19,6 @@ void OnOutputGradient(const std::vector<at::Tensor>& outputs, const std::functio
 // Calls fn(grad) after each accumulation into the leaf; fn may take the gradient away by resetting it. Lives until
 // the returned handle goes.
 std::shared_ptr<void> OnAccumulatedGradient(const at::Tensor& leaf, std::function<void(at::Tensor& grad)> fn);
-
-// Autograd carries what a hook throws to the caller of backward. Where that caller is Python, an Error must become
-// what autograd's Python side understands: `translate` throws that in its place. One for the process.
-void SetErrorTranslator(void (*translate)(const Error&));
 
 // Calls fn at the end of the backward that is running in this thread.
 void OnBackwardEnd(std::function<void()> fn);

@@ -8,5 +8,6 @@ PYBIND11_MODULE(_core, m) {
   lins::RegisterErrors();
   lins::BindComm(m);
   lins::BindDTensor(m);
+  lins::BindFactories(m);
   lins::BindRuntime(m);
 }

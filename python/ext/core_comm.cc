@@ -29,6 +29,19 @@ py::object Record(const py::object& type, const TraceRecord& r) {
   return type(r.op, r.role, r.unit, r.axes, r.group, r.bytes, r.recv_bytes, r.start, r.end, r.sequence, r.rank);
 }
 
+// Calls a Python function that returns a string, from any thread.
+std::function<std::string()> PythonText(py::function fn) {
+  const auto release = [](py::function* f) {
+    py::gil_scoped_acquire gil;
+    delete f;
+  };
+  const std::shared_ptr<py::function> shared(new py::function(std::move(fn)), release);
+  return [shared] {
+    py::gil_scoped_acquire gil;
+    return (*shared)().cast<std::string>();
+  };
+}
+
 }  // namespace
 
 void BindComm(py::module_& m) {
@@ -105,6 +118,9 @@ void BindComm(py::module_& m) {
           [](RankContext& c, const std::string& op, const std::string& unit, const std::string& role,
              const std::string& message) { return c.AddFailure({op, unit, role}, message); },
           py::arg("op"), py::arg("unit"), py::arg("role"), py::arg("message"))
+      .def(
+          "forbid", [](RankContext& c, py::function where) { return c.Forbid(PythonText(std::move(where))); },
+          py::arg("where"), "Collectives raise, with where()'s text, until remove(id).")
       .def("remove", &RankContext::Remove, py::arg("id"));
   py::class_<RankContext::Scope>(m, "RankScope", "Makes a world's context the calling thread's own.")
       .def(py::init([](const PyWorld& w) {

@@ -2,6 +2,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "core.h"
+#include "dtensor/backward_error.h"
 #include "runtime/autograd_hooks.h"
 #include "runtime/optimizer.h"
 

@@ -16,6 +16,7 @@ from lins._planning import (
     plan_redistribution,
 )
 from lins.errors import Infeasible, LinsError
+from lins.inspection import inspect
 
 __version__ = "0.1.0"
 
@@ -28,14 +29,25 @@ __all__ = [
     "RedistributionPlan",
     "Replicate",
     "Shard",
+    "inspect",
     "legal_plans",
     "plan_redistribution",
 ]
 
 if importlib.util.find_spec("torch") is not None:
-    from lins import testing
-    from lins._core import DTensor, distribute_tensor
+    from lins import testing, torch_interop  # noqa: F401 - adds to_torch and from_torch
+    from lins._core import (
+        DTensor,
+        distribute_tensor,
+        empty,
+        full,
+        ones,
+        rand,
+        randn,
+        zeros,
+    )
     from lins.access import State, memory, micro_batch, states, unsharded
+    from lins.guards import no_communication
     from lins.live import init_mesh
     from lins.optimizers import AdamW, clip_grad_norm_
     from lins.policy import Policy
@@ -50,12 +62,19 @@ if importlib.util.find_spec("torch") is not None:
         "TraceRecord",
         "clip_grad_norm_",
         "distribute_tensor",
+        "empty",
+        "full",
         "init_mesh",
         "lins_shard",
         "memory",
         "micro_batch",
+        "no_communication",
+        "ones",
+        "rand",
+        "randn",
         "states",
         "testing",
         "trace",
         "unsharded",
+        "zeros",
     ]
