@@ -11,26 +11,36 @@ namespace {
 
 std::vector<int64_t> Sizes(const Shape& shape) { return {shape.begin(), shape.end()}; }
 
-// One step on one rank. Invariant: `in` has the local shape of step.before, `out` that of step.after.
+// One step on one rank. Invariant: `in` has the local shape of step.before, `out` that of
+// step.after.
 class StepRunner {
  public:
   StepRunner(const Step& step, const LiveMesh& mesh, const ExecuteOptions& options)
-      : step_(step), mesh_(mesh), options_(options), rank_(mesh.rank()),
+      : step_(step),
+        mesh_(mesh),
+        options_(options),
+        rank_(mesh.rank()),
         group_(mesh.Group(step.axes, rank_)) {}
 
   void Run(const at::Tensor& in, const at::Tensor& out) {
     switch (step_.kind) {
-      case StepKind::kSlice: return Slice(in, out);
-      case StepKind::kLocal: return BeginPartial(in, out);
-      case StepKind::kAllGather: return AllGather(in, out);
-      case StepKind::kReduceScatter: return ReduceScatter(in, out);
+      case StepKind::kSlice:
+        return Slice(in, out);
+      case StepKind::kLocal:
+        return BeginPartial(in, out);
+      case StepKind::kAllGather:
+        return AllGather(in, out);
+      case StepKind::kReduceScatter:
+        return ReduceScatter(in, out);
       case StepKind::kAllReduce:
         if (!Same(in, out)) out.copy_(in);
         return Comm().AllReduce(out, Op(), Info()).Wait();
-      case StepKind::kBroadcast: return Broadcast(in, out);
+      case StepKind::kBroadcast:
+        return Broadcast(in, out);
       case StepKind::kAllToAll:
       case StepKind::kPermute:
-      case StepKind::kExchange: return Exchange(in, out);
+      case StepKind::kExchange:
+        return Exchange(in, out);
     }
   }
 
@@ -51,8 +61,9 @@ class StepRunner {
     LINS_CHECK(false, "no pending reduction over the axes of ", step_.before.ToString());
   }
 
-  // The group's pieces of `whole` (held by this rank under `whole_layout`), as each member has them under
-  // `piece_layout`. `in_order`: they lie one after another and fill it, so no packing is needed.
+  // The group's pieces of `whole` (held by this rank under `whole_layout`), as each member has them
+  // under `piece_layout`. `in_order`: they lie one after another and fill it, so no packing is
+  // needed.
   struct Pieces {
     std::vector<Region> regions;
     Counts counts;
@@ -126,7 +137,8 @@ class StepRunner {
 
   void Broadcast(const at::Tensor& in, const at::Tensor& out) {
     const int64_t root = step_.before.terms().owned->owner;
-    if (mesh_.IndexInGroup(step_.axes, rank_) == root && !Same(in, out)) out.copy_(in.view(out.sizes()));
+    if (mesh_.IndexInGroup(step_.axes, rank_) == root && !Same(in, out))
+      out.copy_(in.view(out.sizes()));
     Comm().Broadcast(out, root, Info()).Wait();
   }
 
@@ -137,8 +149,8 @@ class StepRunner {
     }
   }
 
-  // Each element comes from its nearest holder: the one that differs from the receiver only in axes that split
-  // the source.
+  // Each element comes from its nearest holder: the one that differs from the receiver only in axes
+  // that split the source.
   bool Sends(int64_t sender, int64_t receiver) const {
     const Axes split = step_.before.SplitAxes();
     return mesh_.Peer(split, receiver, mesh_.IndexInGroup(split, sender)) == sender;
@@ -148,8 +160,10 @@ class StepRunner {
     Pieces send, recv;
     int64_t sent = 0, received = 0;
     for (int64_t peer : group_) {
-      Region s = Sends(rank_, peer) ? Region::Common(step_.before, rank_, step_.after, peer) : Region();
-      Region r = Sends(peer, rank_) ? Region::Common(step_.after, rank_, step_.before, peer) : Region();
+      Region s =
+          Sends(rank_, peer) ? Region::Common(step_.before, rank_, step_.after, peer) : Region();
+      Region r =
+          Sends(peer, rank_) ? Region::Common(step_.after, rank_, step_.before, peer) : Region();
       sent += s.numel();
       received += r.numel();
       send.counts.push_back(s.numel());
@@ -157,7 +171,8 @@ class StepRunner {
       send.regions.push_back(std::move(s));
       recv.regions.push_back(std::move(r));
     }
-    LINS_CHECK(received == out.numel(), "exchange brings ", received, " of ", out.numel(), " elements");
+    LINS_CHECK(received == out.numel(), "exchange brings ", received, " of ", out.numel(),
+               " elements");
     const at::Tensor packed = at::empty({sent}, in.options());
     const at::Tensor staging = at::empty({received}, in.options());
     Pack(in, packed, send);
@@ -187,9 +202,11 @@ at::Tensor Execute(const RedistributionPlan& plan, const at::Tensor& local, cons
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
     const Shape shape = step.after.LocalShape(rank);
-    // The caller's output serves from the step on after which only all-reduces, which work in place, follow.
+    // The caller's output serves from the step on after which only all-reduces, which work in
+    // place, follow.
     bool last = true;
-    for (size_t j = i + 1; j < plan.steps.size(); ++j) last = last && plan.steps[j].kind == StepKind::kAllReduce;
+    for (size_t j = i + 1; j < plan.steps.size(); ++j)
+      last = last && plan.steps[j].kind == StepKind::kAllReduce;
     at::Tensor out;
     if (options.out && last) {
       out = *options.out;
@@ -201,7 +218,8 @@ at::Tensor Execute(const RedistributionPlan& plan, const at::Tensor& local, cons
     StepRunner(step, mesh, options).Run(value, out);
     value = out;
   }
-  if (options.out && plan.steps.empty() && options.out->const_data_ptr() != local.const_data_ptr()) {
+  if (options.out && plan.steps.empty() &&
+      options.out->const_data_ptr() != local.const_data_ptr()) {
     options.out->copy_(local);
     return *options.out;
   }

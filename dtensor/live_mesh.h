@@ -1,4 +1,5 @@
-// A mesh with processes behind it: what an abstract Mesh is for planning, a LiveMesh is for running.
+// A mesh with processes behind it: what an abstract Mesh is for planning, a LiveMesh is for
+// running.
 #pragma once
 
 #include <memory>

@@ -103,7 +103,8 @@ at::Tensor Region::BoxView(const at::Tensor& local) const {
 at::Tensor Region::Index(const at::Tensor& local) const {
   std::vector<at::Tensor> parts;
   for (const Range& r : runs_) {
-    parts.push_back(at::arange(r.first, r.second, at::TensorOptions().dtype(at::kLong).device(local.device())));
+    parts.push_back(
+        at::arange(r.first, r.second, at::TensorOptions().dtype(at::kLong).device(local.device())));
   }
   return at::cat(parts);
 }

@@ -7,8 +7,8 @@
 
 namespace lins {
 
-// The common elements of (x, a) and (y, b), in the row-major order of the global tensor, addressed within the
-// contiguous local tensor that rank a holds under x.
+// The common elements of (x, a) and (y, b), in the row-major order of the global tensor, addressed
+// within the contiguous local tensor that rank a holds under x.
 class Region {
  public:
   static Region Common(const Layout& x, int64_t a, const Layout& y, int64_t b);
@@ -28,7 +28,8 @@ class Region {
   at::Tensor Index(const at::Tensor& local) const;
 
   int64_t numel_ = 0;
-  std::vector<Range> runs_;  // contiguous pieces of the local tensor; at most two for a box that is no run
+  std::vector<Range>
+      runs_;  // contiguous pieces of the local tensor; at most two for a box that is no run
   bool is_box_ = false;
   Shape local_shape_;
   Ranges box_;

@@ -1,5 +1,6 @@
-// Trains a small libtorch model on four ranks, as threads of one process, with parameters whole, gradients whole
-// and optimizer state cut over the two ranks of a node; then with libtorch alone, and compares.
+// Trains a small libtorch model on four ranks, as threads of one process, with parameters whole,
+// gradients whole and optimizer state cut over the two ranks of a node; then with libtorch alone,
+// and compares.
 //
 //   build/examples/train ["P=2 G=2 OS=4"]
 #include <torch/torch.h>
@@ -45,7 +46,8 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// Batch of one rank and micro-batch: rows of one global batch, so that one rank can compute what four do.
+// Batch of one rank and micro-batch: rows of one global batch, so that one rank can compute what
+// four do.
 torch::Tensor Batch(int step, int index) {
   auto generator = torch::make_generator<at::CPUGeneratorImpl>(1000 * step + index);
   return torch::randn({kRows, kWidth}, generator);
@@ -55,7 +57,8 @@ torch::Tensor Loss(const torch::Tensor& x, const torch::Tensor& y) {
   return torch::mse_loss(y.squeeze(1), x.sum(1));
 }
 
-// The sum of the loss over micro-batches [first, first + count) of a step; fn takes each one's loss.
+// The sum of the loss over micro-batches [first, first + count) of a step; fn takes each one's
+// loss.
 template <typename Forward, typename Backward>
 double Accumulate(int step, int first, int count, Forward forward, Backward backward) {
   double total = 0;
@@ -112,7 +115,8 @@ std::vector<double> TrainAlone() {
       for (const auto& block : *net->layers) h = block->as<BlockImpl>()->forward(h);
       return net->head(h);
     };
-    losses.push_back(Accumulate(step, 0, kAll, forward, [](const torch::Tensor& loss) { (loss / kAll).backward(); }));
+    losses.push_back(Accumulate(step, 0, kAll, forward,
+                                [](const torch::Tensor& loss) { (loss / kAll).backward(); }));
     torch::nn::utils::clip_grad_norm_(net->parameters(), 1.0);
     optimizer.step();
   }

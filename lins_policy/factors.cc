@@ -12,7 +12,8 @@ namespace lins {
 namespace {
 
 constexpr char kGrammar[] =
-    "legal are a preset (ddp, zero1, zero2, zero3, fsdp2, hsdp, mics:<ranks>, zero++:<ranks>) or 'P=.. G=.. OS=..' with numbers "
+    "legal are a preset (ddp, zero1, zero2, zero3, fsdp2, hsdp, mics:<ranks>, zero++:<ranks>) or "
+    "'P=.. G=.. OS=..' with numbers "
     "like 8 or GPUs x nodes like 8x2";
 
 // Axis sizes in the order of factors.
@@ -20,34 +21,38 @@ std::vector<int64_t> Chain(const Mesh& mesh) {
   return std::vector<int64_t>(mesh.shape().rbegin(), mesh.shape().rend());
 }
 
-absl::StatusOr<Factors> ParseFactors(absl::string_view text, absl::string_view state, const Mesh& mesh) {
+absl::StatusOr<Factors> ParseFactors(absl::string_view text, absl::string_view state,
+                                     const Mesh& mesh) {
   const std::vector<std::string> parts = absl::StrSplit(text, 'x');
   Factors out;
   for (const std::string& part : parts) {
     int64_t value;
     if (!absl::SimpleAtoi(part, &value) || value < 1) {
-      return InvalidArgument("'", text, "' is no factor for ", state, ": write a number of at least 1, or GPUs x ",
-                             "nodes like 4x1");
+      return InvalidArgument("'", text, "' is no factor for ", state,
+                             ": write a number of at least 1, or GPUs x ", "nodes like 4x1");
     }
     out.push_back(value);
   }
   if (out.size() == 1) return SpreadFactor(out[0], mesh);
   while (static_cast<int>(out.size()) > mesh.ndim() && out.back() == 1) out.pop_back();
   if (static_cast<int>(out.size()) > mesh.ndim()) {
-    return InvalidArgument("factor ", text, " of ", state, " has more parts than ", mesh.ToString(), " has axes");
+    return InvalidArgument("factor ", text, " of ", state, " has more parts than ", mesh.ToString(),
+                           " has axes");
   }
   out.resize(mesh.ndim(), 1);
   return out;
 }
 
 absl::StatusOr<Policy> Preset(absl::string_view name, const Mesh& mesh) {
-  const std::pair<absl::string_view, absl::string_view> split = absl::StrSplit(name, absl::MaxSplits(':', 1));
+  const std::pair<absl::string_view, absl::string_view> split =
+      absl::StrSplit(name, absl::MaxSplits(':', 1));
   const Factors one(mesh.ndim(), 1), all(mesh.shape().rbegin(), mesh.shape().rend());
   if (split.first == "mics" || split.first == "zero++") {
     int64_t pieces;
     if (!absl::SimpleAtoi(split.second, &pieces)) {
-      return InvalidArgument("'", name, "': ", split.first, " needs the number of ranks in a group, for example ",
-                             split.first, ":8");
+      return InvalidArgument("'", name, "': ", split.first,
+                             " needs the number of ranks in a group, for example ", split.first,
+                             ":8");
     }
     LINS_ASSIGN_OR_RETURN(const Factors f, SpreadFactor(pieces, mesh));
     return split.first == "mics" ? Policy{f, f, f, {}} : Policy{all, all, all, f};
@@ -96,30 +101,34 @@ absl::StatusOr<Factors> SpreadFactor(int64_t pieces, const Mesh& mesh) {
     rest /= here;
   }
   if (rest != 1) {
-    return InvalidArgument("factor ", pieces, " is larger than the ", mesh.size(), " ranks of ", mesh.ToString());
+    return InvalidArgument("factor ", pieces, " is larger than the ", mesh.size(), " ranks of ",
+                           mesh.ToString());
   }
   return out;
 }
 
 absl::Status ValidatePolicy(const Policy& policy, const Mesh& mesh) {
   const std::vector<int64_t> chain = Chain(mesh);
-  const std::pair<absl::string_view, const Factors*> states[] = {
-      {"between", &policy.between}, {"P", &policy.param}, {"G", &policy.grad}, {"OS", &policy.optim}};
+  const std::pair<absl::string_view, const Factors*> states[] = {{"between", &policy.between},
+                                                                 {"P", &policy.param},
+                                                                 {"G", &policy.grad},
+                                                                 {"OS", &policy.optim}};
   for (const auto& [name, f] : states) {
     if (f == &policy.between && f->empty()) continue;
     if (static_cast<int>(f->size()) != mesh.ndim()) {
-      return InvalidArgument("factors ", FactorsToString(*f), " of ", name, " need one number per axis of ",
-                             mesh.ToString());
+      return InvalidArgument("factors ", FactorsToString(*f), " of ", name,
+                             " need one number per axis of ", mesh.ToString());
     }
     for (size_t i = 0; i < f->size(); ++i) {
       if ((*f)[i] < 1 || chain[i] % (*f)[i] != 0) {
-        return InvalidArgument("factor ", FactorsToString(*f), " of ", name, " does not divide ", mesh.ToString(),
-                               ": ", (*f)[i], " is no divisor of ", chain[i]);
+        return InvalidArgument("factor ", FactorsToString(*f), " of ", name, " does not divide ",
+                               mesh.ToString(), ": ", (*f)[i], " is no divisor of ", chain[i]);
       }
       if (i > 0 && (*f)[i] > 1 && (*f)[i - 1] != chain[i - 1]) {
         return InvalidArgument("factor ", FactorsToString(*f), " of ", name, " cuts over axis '",
-                               mesh.axes()[mesh.ndim() - 1 - i], "' without using all ", chain[i - 1], " of '",
-                               mesh.axes()[mesh.ndim() - i], "': fill the faster axis first");
+                               mesh.axes()[mesh.ndim() - 1 - i], "' without using all ",
+                               chain[i - 1], " of '", mesh.axes()[mesh.ndim() - i],
+                               "': fill the faster axis first");
       }
     }
   }
@@ -128,10 +137,10 @@ absl::Status ValidatePolicy(const Policy& policy, const Mesh& mesh) {
     const auto& [coarse, b] = states[i + 1];
     for (size_t j = 0; j < a->size(); ++j) {
       if ((*b)[j] % (*a)[j] != 0) {
-        return InvalidArgument(fine, "=", FactorsToString(*a), " is cut finer than ", coarse, "=",
-                               FactorsToString(*b), ", or does not divide it: legal are ",
-                               i == 0 ? "between <= P, a divisor of it"
-                                      : "P <= G <= OS, each a divisor of the next");
+        return InvalidArgument(
+            fine, "=", FactorsToString(*a), " is cut finer than ", coarse, "=", FactorsToString(*b),
+            ", or does not divide it: legal are ",
+            i == 0 ? "between <= P, a divisor of it" : "P <= G <= OS, each a divisor of the next");
       }
     }
   }
@@ -146,12 +155,16 @@ absl::StatusOr<Policy> ParsePolicy(absl::string_view text, const Mesh& mesh) {
   }
   Policy policy;
   for (absl::string_view part : absl::StrSplit(text, ' ', absl::SkipWhitespace())) {
-    const std::pair<absl::string_view, absl::string_view> kv = absl::StrSplit(part, absl::MaxSplits('=', 1));
-    Factors* state = kv.first == "P" ? &policy.param
-                     : kv.first == "G" ? &policy.grad
-                     : kv.first == "OS" ? &policy.optim
-                     : kv.first == "between" ? &policy.between : nullptr;
-    if (!state) return InvalidArgument("'", part, "' in policy '", text, "': states are P, G and OS; ", kGrammar);
+    const std::pair<absl::string_view, absl::string_view> kv =
+        absl::StrSplit(part, absl::MaxSplits('=', 1));
+    Factors* state = kv.first == "P"         ? &policy.param
+                     : kv.first == "G"       ? &policy.grad
+                     : kv.first == "OS"      ? &policy.optim
+                     : kv.first == "between" ? &policy.between
+                                             : nullptr;
+    if (!state)
+      return InvalidArgument("'", part, "' in policy '", text, "': states are P, G and OS; ",
+                             kGrammar);
     if (!state->empty()) return InvalidArgument(kv.first, " is given twice in policy '", text, "'");
     LINS_ASSIGN_OR_RETURN(*state, ParseFactors(kv.second, kv.first, mesh));
   }
@@ -175,7 +188,9 @@ std::vector<Factors> LegalFactors(int64_t gpus_per_node, int64_t nodes) {
 
 std::vector<Policy> LegalPolicies(int64_t gpus_per_node, int64_t nodes, Space space) {
   const std::vector<Factors> all = LegalFactors(gpus_per_node, nodes);
-  const auto divides = [](const Factors& a, const Factors& b) { return b[0] % a[0] == 0 && b[1] % a[1] == 0; };
+  const auto divides = [](const Factors& a, const Factors& b) {
+    return b[0] % a[0] == 0 && b[1] % a[1] == 0;
+  };
   std::vector<Policy> out;
   for (const Factors& p : all) {
     for (const Factors& g : all) {

@@ -1,10 +1,13 @@
-// Factors: into how many pieces each state is cut along each mesh axis, and which choices are legal.
+// Factors: into how many pieces each state is cut along each mesh axis, and which choices are
+// legal.
 //
-//   Policy p = *ParsePolicy("P=1 G=4x1 OS=8x1", mesh);    // or a preset: "zero3", "hsdp", "mics:8", "zero++:8"
+//   Policy p = *ParsePolicy("P=1 G=4x1 OS=8x1", mesh);    // or a preset: "zero3", "hsdp",
+//   "mics:8", "zero++:8"
 //
-// Factors are written fastest axis first, `4x1` = 4 GPUs of a node x 1 node. A single number is spread along the
-// chain: 16 on nodes of 8 GPUs is 8x2. Legal plans keep P <= G <= OS in each factor, each dividing the next and
-// the axis, and cut along a slower axis only what is cut along all of the faster ones.
+// Factors are written fastest axis first, `4x1` = 4 GPUs of a node x 1 node. A single number is
+// spread along the chain: 16 on nodes of 8 GPUs is 8x2. Legal plans keep P <= G <= OS in each
+// factor, each dividing the next and the axis, and cut along a slower axis only what is cut along
+// all of the faster ones.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +29,16 @@ std::string FactorsToString(const Factors& f);  // 4x1
 // The placements of the three states of one unit.
 struct Policy {
   Factors param, grad, optim;
-  // Where P stays between a forward and its backward: empty, the same; cut into fewer pieces (hpZ of ZeRO++: the
-  // second gather stays within a node); into one, gathered until the backward has passed.
+  // Where P stays between a forward and its backward: empty, the same; cut into fewer pieces (hpZ
+  // of ZeRO++: the second gather stays within a node); into one, gathered until the backward has
+  // passed.
   Factors between = {};
   friend bool operator==(const Policy&, const Policy&) = default;
   std::string ToString() const;  // P=1x1 G=4x1 OS=8x1, and between=.. where it is set
 };
 
-// A preset name, or `P=.. G=.. OS=..` and optionally `between=..` in any order, each a number or `4x1`.
+// A preset name, or `P=.. G=.. OS=..` and optionally `between=..` in any order, each a number or
+// `4x1`.
 absl::StatusOr<Policy> ParsePolicy(absl::string_view text, const Mesh& mesh);
 // Spreads a number of pieces along the chain of axes.
 absl::StatusOr<Factors> SpreadFactor(int64_t pieces, const Mesh& mesh);

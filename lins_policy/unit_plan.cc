@@ -61,7 +61,8 @@ absl::StatusOr<UnitPlan> MakeUnitPlan(const Policy& policy, int64_t numel, const
                 {replicated, replicated, 0, {}}};
   LINS_ASSIGN_OR_RETURN(plan.gather, PlanRedistribution(plan.param, replicated, sizes.param));
   LINS_ASSIGN_OR_RETURN(plan.regather, PlanRedistribution(plan.between, replicated, sizes.param));
-  LINS_ASSIGN_OR_RETURN(plan.accumulate, PlanRedistribution(plan.contribution, plan.grad, sizes.grad));
+  LINS_ASSIGN_OR_RETURN(plan.accumulate,
+                        PlanRedistribution(plan.contribution, plan.grad, sizes.grad));
   LINS_ASSIGN_OR_RETURN(plan.reduce, PlanRedistribution(plan.grad, plan.optim, sizes.grad));
   LINS_ASSIGN_OR_RETURN(plan.update, PlanRedistribution(plan.optim, plan.param, sizes.param));
   return plan;
@@ -74,8 +75,9 @@ StateBytes HeldBytes(const UnitPlan& plan, const StateSizes& sizes) {
 }
 
 StepTraffic Traffic(const UnitPlan& plan, int64_t micro_batches) {
-  return {micro_batches * (plan.gather.recv_bytes + plan.regather.recv_bytes), micro_batches * plan.accumulate.recv_bytes,
-          plan.reduce.recv_bytes, plan.update.recv_bytes};
+  return {micro_batches * (plan.gather.recv_bytes + plan.regather.recv_bytes),
+          micro_batches * plan.accumulate.recv_bytes, plan.reduce.recv_bytes,
+          plan.update.recv_bytes};
 }
 
 }  // namespace lins

@@ -1,8 +1,8 @@
 // The plan of one unit: the layouts of its states, and the four redistributions of a training step.
 //
-// A unit's parameters lie in one flat buffer of `total` elements (padded to a multiple of OS's pieces). The three
-// states are prefixes of one shard chain (`gpu` neighbours, the rest of `gpu`, then `node`), so every transition
-// between them only lengthens or shortens a split:
+// A unit's parameters lie in one flat buffer of `total` elements (padded to a multiple of OS's
+// pieces). The three states are prefixes of one shard chain (`gpu` neighbours, the rest of `gpu`,
+// then `node`), so every transition between them only lengthens or shortens a split:
 //
 //   gather      P -> R                       before the unit computes, forward and backward
 //   regather    between -> R                 in the backward, where P stays elsewhere in between
@@ -23,8 +23,8 @@ namespace lins {
 // Bytes per element of each state as it is held and sent. Equal sizes: everything fp32.
 struct StateSizes {
   int64_t param = 4, grad = 4;
-  int64_t master = 0;         // 0: the owner's slice of P is the master
-  int64_t moments = 8;        // of the optimizer, Adam: two times fp32
+  int64_t master = 0;   // 0: the owner's slice of P is the master
+  int64_t moments = 8;  // of the optimizer, Adam: two times fp32
 };
 
 struct UnitPlan {
@@ -37,8 +37,8 @@ struct UnitPlan {
   RedistributionPlan gather, regather, accumulate, reduce, update;
 };
 
-// The axes of a state along the shard chain: the mesh's axes fastest first, cut wherever one of the policy's
-// states ends.
+// The axes of a state along the shard chain: the mesh's axes fastest first, cut wherever one of the
+// policy's states ends.
 Axes ChainAxes(const Policy& policy, const Factors& state, const Mesh& mesh);
 
 // Elements of a buffer that holds `numel` and divides among the policy's pieces.

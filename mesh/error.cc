@@ -8,8 +8,7 @@ namespace lins {
 void ThrowIfError(const absl::Status& status) {
   if (status.ok()) return;
   const bool runtime = !absl::IsInvalidArgument(status) && !absl::IsOutOfRange(status);
-  throw Error(std::string(status.message()),
-              runtime ? Error::Kind::kRuntime : Error::Kind::kValue);
+  throw Error(std::string(status.message()), runtime ? Error::Kind::kRuntime : Error::Kind::kValue);
 }
 
 void CheckFailed(const char* file, int line, const char* what, const std::string& why) {

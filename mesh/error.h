@@ -1,8 +1,8 @@
 // How lins reports errors.
 //
-// Pure folders return absl::Status with the offending values and what would be legal in the message.
-// At the API boundary a Status becomes a lins::Error (Python: lins.LinsError). A contradiction inside
-// lins itself is a LINS_CHECK, which aborts with the place and the values.
+// Pure folders return absl::Status with the offending values and what would be legal in the
+// message. At the API boundary a Status becomes a lins::Error (Python: lins.LinsError). A
+// contradiction inside lins itself is a LINS_CHECK, which aborts with the place and the values.
 #pragma once
 
 #include <stdexcept>
@@ -44,21 +44,22 @@ absl::Status InvalidArgument(const Args&... args) {
 
 }  // namespace lins
 
-#define LINS_CHECK(condition, ...)                                              \
-  do {                                                                          \
-    if (!(condition)) [[unlikely]]                                              \
+#define LINS_CHECK(condition, ...)                                                    \
+  do {                                                                                \
+    if (!(condition)) [[unlikely]]                                                    \
       ::lins::CheckFailed(__FILE__, __LINE__, #condition, absl::StrCat(__VA_ARGS__)); \
   } while (false)
 
-#define LINS_RETURN_IF_ERROR(expr)                                \
-  do {                                                            \
+#define LINS_RETURN_IF_ERROR(expr)                                                \
+  do {                                                                            \
     if (absl::Status lins_status = (expr); !lins_status.ok()) return lins_status; \
   } while (false)
 
 #define LINS_CONCAT_INNER(a, b) a##b
 #define LINS_CONCAT(a, b) LINS_CONCAT_INNER(a, b)
 // LINS_ASSIGN_OR_RETURN(auto x, F()): x = *F(), or return F's error.
-#define LINS_ASSIGN_OR_RETURN(lhs, expr) LINS_ASSIGN_IMPL(LINS_CONCAT(lins_or_, __LINE__), lhs, expr)
+#define LINS_ASSIGN_OR_RETURN(lhs, expr) \
+  LINS_ASSIGN_IMPL(LINS_CONCAT(lins_or_, __LINE__), lhs, expr)
 #define LINS_ASSIGN_IMPL(tmp, lhs, expr) \
   auto tmp = (expr);                     \
   if (!tmp.ok()) return tmp.status();    \

@@ -21,13 +21,15 @@ bool IsName(absl::string_view text) {
 absl::StatusOr<Mesh> Mesh::Create(std::vector<int64_t> shape, std::vector<std::string> axes) {
   if (shape.empty() || shape.size() != axes.size()) {
     return InvalidArgument("a mesh needs one name per dimension: got shape (",
-                           absl::StrJoin(shape, ", "), ") and axes (", absl::StrJoin(axes, ", "), ")");
+                           absl::StrJoin(shape, ", "), ") and axes (", absl::StrJoin(axes, ", "),
+                           ")");
   }
   auto data = std::make_shared<Data>();
   data->size = 1;
   for (size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] < 1) {
-      return InvalidArgument("mesh axis '", axes[i], "' has size ", shape[i], ", must be at least 1");
+      return InvalidArgument("mesh axis '", axes[i], "' has size ", shape[i],
+                             ", must be at least 1");
     }
     if (!IsName(axes[i])) {
       return InvalidArgument("mesh axis name '", axes[i],
@@ -95,8 +97,8 @@ absl::StatusOr<Axes> Mesh::ScanAxes(Scanner& in) const {
     const size_t at = in.pos();
     const absl::string_view name = in.Name();
     if (name.empty()) {
-      return in.ErrorAt(at, absl::StrCat("expected an axis: ", ToString(), " has ",
-                                         absl::StrJoin(axes(), ", ")));
+      return in.ErrorAt(
+          at, absl::StrCat("expected an axis: ", ToString(), " has ", absl::StrJoin(axes(), ", ")));
     }
     absl::StatusOr<SubAxis> axis = WholeAxis(name);
     if (!axis.ok()) return in.ErrorAt(at, axis.status().message());
@@ -142,9 +144,9 @@ absl::Status Mesh::Validate(absl::Span<const SubAxis> list) const {
     }
     for (size_t j = 0; j < i; ++j) {
       if (Overlap(a, list[j])) {
-        return InvalidArgument("axis '", axes()[a.axis], "' is used twice: ",
-                               AxesToString({&list[j], 1}), " and ", AxesToString({&a, 1}),
-                               " share coordinates");
+        return InvalidArgument("axis '", axes()[a.axis],
+                               "' is used twice: ", AxesToString({&list[j], 1}), " and ",
+                               AxesToString({&a, 1}), " share coordinates");
       }
     }
   }
@@ -214,7 +216,8 @@ Axes Subtract(const Mesh& mesh, absl::Span<const SubAxis> axes, absl::Span<const
   for (const SubAxis& r : Canonical(mesh, remove)) {
     for (size_t i = 0; i < rest.size(); ++i) {
       const SubAxis a = rest[i];
-      if (a.axis != r.axis || r.stride < a.stride || r.stride * r.size > a.stride * a.size) continue;
+      if (a.axis != r.axis || r.stride < a.stride || r.stride * r.size > a.stride * a.size)
+        continue;
       rest.erase(rest.begin() + i);
       const int64_t end = r.stride * r.size;
       if (end < a.stride * a.size) rest.push_back({a.axis, a.stride * a.size / end, end});

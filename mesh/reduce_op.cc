@@ -5,7 +5,7 @@
 namespace lins {
 namespace {
 constexpr std::array<absl::string_view, 8> kNames = {"sum",     "avg",  "min", "max",
-                                                    "product", "band", "bor", "bxor"};
+                                                     "product", "band", "bor", "bxor"};
 }  // namespace
 
 absl::string_view ReduceOpName(ReduceOp op) { return kNames[static_cast<size_t>(op)]; }

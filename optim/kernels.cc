@@ -32,41 +32,47 @@ Constants<T> Prepare(const AdamWStep& a) {
   const double correction2 = 1 - std::pow(a.beta2, static_cast<double>(a.step));
   const T weight1 = static_cast<T>(1 - a.beta1);
   const bool near = weight1 < T{0.5};
-  return {static_cast<T>(1 - a.lr * a.weight_decay), near ? weight1 : weight1 - 1, static_cast<T>(a.beta2),
-          static_cast<T>(1 - a.beta2), static_cast<T>(-(a.lr / correction1)),
-          static_cast<T>(std::sqrt(correction2)), static_cast<T>(a.eps), static_cast<T>(a.maximize ? -1 : 1),
+  return {static_cast<T>(1 - a.lr * a.weight_decay),
+          near ? weight1 : weight1 - 1,
+          static_cast<T>(a.beta2),
+          static_cast<T>(1 - a.beta2),
+          static_cast<T>(-(a.lr / correction1)),
+          static_cast<T>(std::sqrt(correction2)),
+          static_cast<T>(a.eps),
+          static_cast<T>(a.maximize ? -1 : 1),
           near};
 }
 
-// Fused multiply-adds stand where ATen's vectorised lerp and addcmul have them, and the square root is ATen's
-// own (of MKL where torch has it, not always rounded to nearest): so results equal torch's bit for bit on machines
-// with the instruction. Blocks stay in the first-level cache, so main memory is read and written once.
+// Fused multiply-adds stand where ATen's vectorised lerp and addcmul have them, and the square root
+// is ATen's own (of MKL where torch has it, not always rounded to nearest): so results equal
+// torch's bit for bit on machines with the instruction. Blocks stay in the first-level cache, so
+// main memory is read and written once.
 constexpr int64_t kBlock = 4096;
 
 // Moments of a block, from gradients.
-#define LINS_MOMENTS(T)                                                                                    \
-  LINS_SIMD void Moments(const Constants<T>& c, int64_t n, const T* __restrict grad, T* __restrict exp_avg, \
-                         T* __restrict exp_avg_sq) {                                                       \
-    for (int64_t i = 0; i < n; ++i) {                                                                      \
-      const T g = c.sign * grad[i];                                                                        \
-      exp_avg[i] = std::fma(c.weight1, g - exp_avg[i], c.near ? exp_avg[i] : g);                           \
-      exp_avg_sq[i] = std::fma(c.weight2 * g, g, exp_avg_sq[i] * c.beta2);                                 \
-    }                                                                                                      \
-  }                                                                                                        \
-  LINS_SIMD void Parameters(const Constants<T>& c, int64_t n, T* __restrict param,                         \
-                            const T* __restrict exp_avg, const T* __restrict root) {                       \
-    for (int64_t i = 0; i < n; ++i) {                                                                      \
-      const T denom = root[i] / c.correction2 + c.eps;                                                     \
-      param[i] = param[i] * c.decay + c.step_size * exp_avg[i] / denom;                                    \
-    }                                                                                                      \
+#define LINS_MOMENTS(T)                                                              \
+  LINS_SIMD void Moments(const Constants<T>& c, int64_t n, const T* __restrict grad, \
+                         T* __restrict exp_avg, T* __restrict exp_avg_sq) {          \
+    for (int64_t i = 0; i < n; ++i) {                                                \
+      const T g = c.sign * grad[i];                                                  \
+      exp_avg[i] = std::fma(c.weight1, g - exp_avg[i], c.near ? exp_avg[i] : g);     \
+      exp_avg_sq[i] = std::fma(c.weight2 * g, g, exp_avg_sq[i] * c.beta2);           \
+    }                                                                                \
+  }                                                                                  \
+  LINS_SIMD void Parameters(const Constants<T>& c, int64_t n, T* __restrict param,   \
+                            const T* __restrict exp_avg, const T* __restrict root) { \
+    for (int64_t i = 0; i < n; ++i) {                                                \
+      const T denom = root[i] / c.correction2 + c.eps;                               \
+      param[i] = param[i] * c.decay + c.step_size * exp_avg[i] / denom;              \
+    }                                                                                \
   }
 LINS_MOMENTS(float)
 LINS_MOMENTS(double)
 #undef LINS_MOMENTS
 
 template <typename T>
-void Update(const AdamWStep& args, const at::Tensor& param, const at::Tensor& grad, const at::Tensor& exp_avg,
-            const at::Tensor& exp_avg_sq) {
+void Update(const AdamWStep& args, const at::Tensor& param, const at::Tensor& grad,
+            const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq) {
   const Constants<T> c = Prepare<T>(args);
   at::Tensor root = at::empty({std::min(kBlock, param.numel())}, param.options());
   for (int64_t at = 0; at < param.numel(); at += kBlock) {
@@ -75,7 +81,8 @@ void Update(const AdamWStep& args, const at::Tensor& param, const at::Tensor& gr
             exp_avg_sq.mutable_data_ptr<T>() + at);
     at::Tensor block = root.narrow(0, 0, n);
     at::sqrt_out(block, exp_avg_sq.narrow(0, at, n));
-    Parameters(c, n, param.mutable_data_ptr<T>() + at, exp_avg.const_data_ptr<T>() + at, block.const_data_ptr<T>());
+    Parameters(c, n, param.mutable_data_ptr<T>() + at, exp_avg.const_data_ptr<T>() + at,
+               block.const_data_ptr<T>());
   }
 }
 
@@ -86,7 +93,8 @@ LINS_SIMD double SumSquares(const float* x, int64_t n) {
     for (int j = 0; j < 8; ++j) lanes[j] += static_cast<double>(x[i + j]) * x[i + j];
   }
   for (int j = 0; i < n; ++i, ++j) lanes[j] += static_cast<double>(x[i]) * x[i];
-  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
+         ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
 }
 
 }  // namespace
@@ -94,15 +102,17 @@ LINS_SIMD double SumSquares(const float* x, int64_t n) {
 void AdamWUpdate(const AdamWStep& args, const at::Tensor& param, const at::Tensor& grad,
                  const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq) {
   const int64_t n = param.numel();
-  LINS_CHECK(grad.numel() == n && exp_avg.numel() == n && exp_avg_sq.numel() == n, "lengths differ: ", n, ", ",
-             grad.numel(), ", ", exp_avg.numel(), ", ", exp_avg_sq.numel());
+  LINS_CHECK(grad.numel() == n && exp_avg.numel() == n && exp_avg_sq.numel() == n,
+             "lengths differ: ", n, ", ", grad.numel(), ", ", exp_avg.numel(), ", ",
+             exp_avg_sq.numel());
   const at::Tensor g = grad.to(param.scalar_type());
   if (param.scalar_type() == at::kFloat) {
     Update<float>(args, param, g, exp_avg, exp_avg_sq);
   } else if (param.scalar_type() == at::kDouble) {
     Update<double>(args, param, g, exp_avg, exp_avg_sq);
   } else {
-    throw Error(absl::StrCat("AdamW updates fp32 or fp64 values, not ", c10::toString(param.scalar_type())));
+    throw Error(absl::StrCat("AdamW updates fp32 or fp64 values, not ",
+                             c10::toString(param.scalar_type())));
   }
 }
 

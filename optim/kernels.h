@@ -21,8 +21,8 @@ struct AdamWStep {
 void AdamWUpdate(const AdamWStep& args, const at::Tensor& param, const at::Tensor& grad,
                  const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq);
 
-// Sum of |x|^p in fp64 (p = 1 or 2), or the largest |x| (p = infinity), 0 over no elements. The result is not
-// finite when any element is not.
+// Sum of |x|^p in fp64 (p = 1 or 2), or the largest |x| (p = infinity), 0 over no elements. The
+// result is not finite when any element is not.
 double PowerSum(const at::Tensor& x, double p);
 
 }  // namespace lins

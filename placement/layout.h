@@ -2,14 +2,16 @@
 //
 //   layout := "R" | term (" " term)*
 //   term   := "S" dim "(" axes ")"                    shard dimension dim, axes from major to minor
-//           | "F(" axes ["; " offset "/" total] ")"   slots of a padded flat buffer; this tensor is the
+//           | "F(" axes ["; " offset "/" total] ")"   slots of a padded flat buffer; this tensor is
+//           the
 //                                                     window of it that begins at offset
 //           | "O(" axes "; " owner ")"                whole on one owner, empty elsewhere
 //           | "+" op "(" axes ")"                     still to be reduced with op over axes
 //
-// `S0(gpu,node) +sum(x)`: dimension 0 split over gpu, each piece split again over node, sums pending over x,
-// replicated over every other axis. A dimension of n elements split k ways gives chunks of ceil(n/k); an
-// empty range is [n, n). A layout is a value: equality, hash, string round trip, no process needed.
+// `S0(gpu,node) +sum(x)`: dimension 0 split over gpu, each piece split again over node, sums
+// pending over x, replicated over every other axis. A dimension of n elements split k ways gives
+// chunks of ceil(n/k); an empty range is [n, n). A layout is a value: equality, hash, string round
+// trip, no process needed.
 #pragma once
 
 #include <cstdint>
@@ -79,7 +81,8 @@ struct PartialTerm {
   }
 };
 
-// The terms of a layout. `shards` is sorted by dimension; at most one of shards, flat, owned is in use.
+// The terms of a layout. `shards` is sorted by dimension; at most one of shards, flat, owned is in
+// use.
 struct Terms {
   absl::InlinedVector<ShardTerm, 2> shards;
   std::optional<FlatTerm> flat;
@@ -106,8 +109,8 @@ class Layout {
  public:
   static absl::StatusOr<Layout> Parse(absl::string_view notation, Shape shape, const Mesh& mesh);
   // One placement per mesh axis: [Shard(0), Shard(0)] on (node, gpu) is S0(node,gpu).
-  static absl::StatusOr<Layout> FromPlacements(const std::vector<Placement>& placements, Shape shape,
-                                               const Mesh& mesh);
+  static absl::StatusOr<Layout> FromPlacements(const std::vector<Placement>& placements,
+                                               Shape shape, const Mesh& mesh);
   // Checks the terms against shape and mesh and brings them to their normal form.
   static absl::StatusOr<Layout> Create(Terms terms, Shape shape, const Mesh& mesh);
   static Layout Replicated(Shape shape, const Mesh& mesh);
@@ -117,10 +120,12 @@ class Layout {
   const Terms& terms() const { return terms_; }
   int64_t numel() const;
 
-  // One placement per mesh axis. An error for F, O, parts of axes, and orders other than the mesh's.
+  // One placement per mesh axis. An error for F, O, parts of axes, and orders other than the
+  // mesh's.
   absl::StatusOr<std::vector<Placement>> Placements() const;
 
-  // Per dimension the range the rank holds; under F and O one range in the tensor's flattened elements.
+  // Per dimension the range the rank holds; under F and O one range in the tensor's flattened
+  // elements.
   Ranges RangesOf(int64_t rank) const;
   // Shape of the rank's local tensor: under F (k), under O the whole shape or (0).
   Shape LocalShape(int64_t rank) const;

@@ -26,7 +26,8 @@ std::shared_ptr<BufferPool::Lease> BufferPool::Acquire(int64_t nbytes) {
       stats_.pooled_bytes += nbytes;
     }
   }
-  if (!bytes.defined()) bytes = at::empty({nbytes}, at::TensorOptions().dtype(at::kByte).device(device_));
+  if (!bytes.defined())
+    bytes = at::empty({nbytes}, at::TensorOptions().dtype(at::kByte).device(device_));
   return std::make_shared<Lease>(shared_from_this(), std::move(bytes));
 }
 

@@ -1,5 +1,6 @@
-// Memory for buffers that live only while a unit computes or reduces. What one unit gives back the next one
-// takes, so the peak does not grow with the depth of the model and steady state allocates nothing.
+// Memory for buffers that live only while a unit computes or reduces. What one unit gives back the
+// next one takes, so the peak does not grow with the depth of the model and steady state allocates
+// nothing.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -37,7 +37,8 @@ std::vector<NamedParam> AlignedFirst(std::vector<NamedParam> params) {
 
 // The elements of windows that were not written, padding included, as runs.
 template <typename Fn>
-void ForEachUnwritten(const std::vector<Window>& windows, const std::vector<bool>& written, int64_t total, Fn fn) {
+void ForEachUnwritten(const std::vector<Window>& windows, const std::vector<bool>& written,
+                      int64_t total, Fn fn) {
   for (size_t i = 0; i < windows.size(); ++i) {
     if (!written[i]) fn(windows[i].offset, windows[i].numel);
   }
@@ -60,8 +61,8 @@ FlatBuffer::FlatBuffer(std::string unit, std::vector<NamedParam> params, const P
   c10::NoGradGuard no_grad;
   int64_t offset = 0;
   for (NamedParam& p : AlignedFirst(std::move(params))) {
-    windows_.push_back({std::move(p.name), Shape(p.param.sizes().begin(), p.param.sizes().end()), offset,
-                        p.param.numel()});
+    windows_.push_back({std::move(p.name), Shape(p.param.sizes().begin(), p.param.sizes().end()),
+                        offset, p.param.numel()});
     params_.push_back(std::move(p.param));
     offset += windows_.back().numel;
   }
@@ -81,7 +82,9 @@ void FlatBuffer::LoadInitial(bool check_init) {
   const at::ScalarType given = params_[0].scalar_type();
   at::Tensor whole = at::zeros({total}, at::TensorOptions().dtype(given).device(device));
   for (size_t i = 0; i < windows_.size(); ++i) {
-    whole.narrow(0, windows_[i].offset, windows_[i].numel).view(params_[i].sizes()).copy_(params_[i]);
+    whole.narrow(0, windows_[i].offset, windows_[i].numel)
+        .view(params_[i].sizes())
+        .copy_(params_[i]);
   }
   if (mesh_.size() > 1 && total > 0) {
     std::vector<int64_t> all(mesh_.size());
@@ -93,11 +96,13 @@ void FlatBuffer::LoadInitial(bool check_init) {
       std::string differs;
       for (size_t i = 0; i < windows_.size() && differs.empty(); ++i) {
         const Window& w = windows_[i];
-        if (!at::equal(whole.narrow(0, w.offset, w.numel), first.narrow(0, w.offset, w.numel))) differs = w.name;
+        if (!at::equal(whole.narrow(0, w.offset, w.numel), first.narrow(0, w.offset, w.numel)))
+          differs = w.name;
       }
       mesh_.world().CheckAgreement(absl::StrCat("the initial values of unit '", unit_, "'"),
-                                   differs.empty() ? "equal to rank 0's"
-                                                   : absl::StrCat("parameter '", differs, "' unlike rank 0's"));
+                                   differs.empty()
+                                       ? "equal to rank 0's"
+                                       : absl::StrCat("parameter '", differs, "' unlike rank 0's"));
     }
   }
   const at::Tensor values = whole.to(types_.param);
@@ -111,10 +116,12 @@ void FlatBuffer::LoadInitial(bool check_init) {
     param_ = full_;
   } else {
     param_ = values.narrow(0, p.first, p.second - p.first).clone();
-    auto storage = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), nbytes, at::DataPtr(nullptr, device), /*allocator=*/nullptr,
-        /*resizable=*/false);
-    full_ = at::empty({0}, values.options()).set_(c10::Storage(std::move(storage)), 0, {total}, {1});
+    auto storage =
+        c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), nbytes,
+                                              at::DataPtr(nullptr, device), /*allocator=*/nullptr,
+                                              /*resizable=*/false);
+    full_ =
+        at::empty({0}, values.options()).set_(c10::Storage(std::move(storage)), 0, {total}, {1});
   }
   for (size_t i = 0; i < windows_.size(); ++i) {
     const bool requires_grad = params_[i].requires_grad();
@@ -139,12 +146,14 @@ void FlatBuffer::KeepBetween() {
   if (plan_.policy.between.empty() || StaysWhole() || between_lease_ || !HasMemory()) return;
   const Range r = plan_.between.RangesOf(mesh_.rank())[0];
   between_lease_ = pool_->Acquire((r.second - r.first) * full_.element_size());
-  between_lease_->As(full_.scalar_type(), r.second - r.first).copy_(full_.narrow(0, r.first, r.second - r.first));
+  between_lease_->As(full_.scalar_type(), r.second - r.first)
+      .copy_(full_.narrow(0, r.first, r.second - r.first));
 }
 
 void FlatBuffer::Gather() const {
   if (between_lease_) {
-    const at::Tensor piece = between_lease_->As(full_.scalar_type(), plan_.between.LocalNumel(mesh_.rank()));
+    const at::Tensor piece =
+        between_lease_->As(full_.scalar_type(), plan_.between.LocalNumel(mesh_.rank()));
     Execute(plan_.regather, piece, mesh_, {Role::kGather, unit_, full_});
     return;
   }
@@ -156,7 +165,8 @@ void FlatBuffer::ReleaseMemory() {
   storage->set_data_ptr_noswap(at::DataPtr(nullptr, full_.device()));
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(absl::StrCat(
       "lins: the parameters of unit '", unit_, "' are cut over ", Product(plan_.policy.param),
-      " ranks and not gathered now. They are complete while the unit computes; to read or write them elsewhere "
+      " ranks and not gathered now. They are complete while the unit computes; to read or write "
+      "them elsewhere "
       "use `with lins.unsharded(module):`, to see this rank's part `lins.states(model)`"));
   lease_.reset();
 }
@@ -183,13 +193,16 @@ void FlatBuffer::DropContribution() {
 at::Tensor FlatBuffer::Target(size_t i) {
   const bool cut = Product(plan_.policy.grad) > 1;
   if (!grad_.defined()) {
-    grad_ = at::empty({plan_.total / Product(plan_.policy.grad)}, full_.options().dtype(types_.grad));
+    grad_ =
+        at::empty({plan_.total / Product(plan_.policy.grad)}, full_.options().dtype(types_.grad));
   }
   if (cut && !bucket_.defined()) {
     bucket_lease_ = pool_->Acquire(plan_.total * c10::elementSize(types_.reduce));
     bucket_ = bucket_lease_->As(types_.reduce, plan_.total);
   }
-  return (cut ? bucket_ : grad_).narrow(0, windows_[i].offset, windows_[i].numel).view(params_[i].sizes());
+  return (cut ? bucket_ : grad_)
+      .narrow(0, windows_[i].offset, windows_[i].numel)
+      .view(params_[i].sizes());
 }
 
 void FlatBuffer::AddGradient(size_t i, const at::Tensor& grad) {

@@ -1,12 +1,14 @@
-// The parameters of one unit that share dtype and trainability, as one padded flat buffer, and this rank's part
-// of their three states.
+// The parameters of one unit that share dtype and trainability, as one padded flat buffer, and this
+// rank's part of their three states.
 //
-// Where P is cut, the whole buffer exists only while it is gathered: the parameters are views of one storage
-// whose memory is lent by a pool, and reading them otherwise raises an error that says so. Where P is not cut the
-// memory is permanent. OS's part of the parameters is a slice of P's part (or, with a lower-precision P, a master
-// of its own); OS's part of the gradient is a slice of G's.
+// Where P is cut, the whole buffer exists only while it is gathered: the parameters are views of
+// one storage whose memory is lent by a pool, and reading them otherwise raises an error that says
+// so. Where P is not cut the memory is permanent. OS's part of the parameters is a slice of P's
+// part (or, with a lower-precision P, a master of its own); OS's part of the gradient is a slice of
+// G's.
 //
-// Not thread safe: one rank's methods are called by one thread at a time, except those named for streams.
+// Not thread safe: one rank's methods are called by one thread at a time, except those named for
+// streams.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -42,8 +44,9 @@ struct Window {
 class FlatBuffer {
  public:
   // Collective: every rank gets rank 0's values; with check_init it is an error when they differ.
-  FlatBuffer(std::string unit, std::vector<NamedParam> params, const Policy& policy, const StateTypes& types,
-             bool check_init, const LiveMesh& mesh, std::shared_ptr<BufferPool> pool);
+  FlatBuffer(std::string unit, std::vector<NamedParam> params, const Policy& policy,
+             const StateTypes& types, bool check_init, const LiveMesh& mesh,
+             std::shared_ptr<BufferPool> pool);
   ~FlatBuffer();
   FlatBuffer(const FlatBuffer&) = delete;
 
@@ -57,15 +60,18 @@ class FlatBuffer {
 
   // --- P. Gather is for a stream; the rest for the rank's own thread.
   bool NeedsGather() const { return !plan_.gather.steps.empty(); }
-  void TakeMemory();         // before Gather: borrows memory for the whole buffer
-  void Gather() const;       // fills it; collective over P's pieces
-  void ReleaseMemory();      // gives it back; reading the parameters raises from here on
-  // Where the plan leaves P between forward and backward: true when it stays whole; else KeepBetween saves this
-  // rank's piece of the gathered values, from which Gather fills until DropBetween.
-  bool StaysWhole() const { return NeedsGather() && Product(plan_.policy.between) == 1 && !plan_.policy.between.empty(); }
+  void TakeMemory();     // before Gather: borrows memory for the whole buffer
+  void Gather() const;   // fills it; collective over P's pieces
+  void ReleaseMemory();  // gives it back; reading the parameters raises from here on
+  // Where the plan leaves P between forward and backward: true when it stays whole; else
+  // KeepBetween saves this rank's piece of the gathered values, from which Gather fills until
+  // DropBetween.
+  bool StaysWhole() const {
+    return NeedsGather() && Product(plan_.policy.between) == 1 && !plan_.policy.between.empty();
+  }
   void KeepBetween();
   void DropBetween() { between_lease_.reset(); }
-  void WriteBack();          // keeps this rank's pieces of the gathered values, masters included
+  void WriteBack();  // keeps this rank's pieces of the gathered values, masters included
   bool HasMemory() const { return !NeedsGather() || lease_ != nullptr; }
 
   // --- G
@@ -75,8 +81,9 @@ class FlatBuffer {
   void AddGradient(size_t i, const at::Tensor& grad);
   // True where AddGradient was called for parameter i since BeginStep.
   const std::vector<bool>& used() const { return used_; }
-  // Ends the contribution of a micro-batch and hands out the task that reduces it: to G, and after the last one
-  // on to OS, divided by `divisor`. The task is for a stream; every rank must run it, gradients or not.
+  // Ends the contribution of a micro-batch and hands out the task that reduces it: to G, and after
+  // the last one on to OS, divided by `divisor`. The task is for a stream; every rank must run it,
+  // gradients or not.
   std::function<void()> FinishMicroBatch(bool last, double divisor);
   void DropContribution();  // after a failure
 

@@ -1,4 +1,5 @@
-// What all ranks agree on about the gradients of a finished step: norm, finiteness, which are there.
+// What all ranks agree on about the gradients of a finished step: norm, finiteness, which are
+// there.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
@@ -25,8 +26,8 @@ const ShardedModel::GradSummary& ShardedModel::SummarizeGradients(std::optional<
       if (b->trainable()) buffers.push_back(b.get());
     }
   }
-  // [not finite, power sum, used...]: one reduction serves the norm, the agreement to skip, and the parameters
-  // that no rank has a gradient for.
+  // [not finite, power sum, used...]: one reduction serves the norm, the agreement to skip, and the
+  // parameters that no rank has a gradient for.
   const bool largest = std::isinf(p);
   std::vector<double> mine = {0, 0};
   for (const FlatBuffer* b : buffers) {
@@ -43,8 +44,10 @@ const ShardedModel::GradSummary& ShardedModel::SummarizeGradients(std::optional<
     for (bool used : b->used()) mine.push_back(used ? 1 : 0);
   }
   at::Tensor all = at::tensor(mine, at::kDouble).to(pool_->device());
-  WorldComm().AllReduce(all, largest ? ReduceOp::kMax : ReduceOp::kSum,
-                        {"root", mesh_.AxesToString(mesh_.AllAxes()), ""}).Wait();
+  WorldComm()
+      .AllReduce(all, largest ? ReduceOp::kMax : ReduceOp::kSum,
+                 {"root", mesh_.AxesToString(mesh_.AllAxes()), ""})
+      .Wait();
   all = all.cpu();
   const double* v = all.const_data_ptr<double>();
   GradSummary s;

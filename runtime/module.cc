@@ -12,7 +12,8 @@ namespace lins {
 namespace {
 
 // Names of the modules that are units, in order.
-void FindUnits(torch::nn::Module& module, const std::string& prefix, bool in_list, std::vector<std::string>& out) {
+void FindUnits(torch::nn::Module& module, const std::string& prefix, bool in_list,
+               std::vector<std::string>& out) {
   for (const auto& child : module.named_children()) {
     const std::string name = prefix.empty() ? child.key() : absl::StrCat(prefix, ".", child.key());
     const bool is_list = child.value()->as<torch::nn::ModuleListImpl>() != nullptr;

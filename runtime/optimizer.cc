@@ -25,16 +25,19 @@ AdamW::AdamW(std::shared_ptr<ShardedModel> model, std::vector<AdamWStep> groups,
         slot.group.push_back(found == group_of.end() ? 0 : found->second);
         names.push_back(w.name);
       }
-      for (const char* state : {"exp_avg", "exp_avg_sq"}) b->optim_state()[state] = at::zeros_like(b->OptimParam());
+      for (const char* state : {"exp_avg", "exp_avg_sq"})
+        b->optim_state()[state] = at::zeros_like(b->OptimParam());
       slots_.push_back(std::move(slot));
     }
   }
   for (const auto& [name, group] : group_of) {
     if (std::find(names.begin(), names.end(), name) == names.end()) {
-      throw Error(absl::StrCat("parameter '", name, "' is none of the model's trainable parameters: ",
-                               absl::StrJoin(names, ", ")));
+      throw Error(absl::StrCat(
+          "parameter '", name,
+          "' is none of the model's trainable parameters: ", absl::StrJoin(names, ", ")));
     }
-    LINS_CHECK(group >= 0 && group < static_cast<int>(groups_.size()), "group ", group, " of ", groups_.size());
+    LINS_CHECK(group >= 0 && group < static_cast<int>(groups_.size()), "group ", group, " of ",
+               groups_.size());
   }
 }
 
@@ -65,7 +68,8 @@ void AdamW::UpdateSlice(Slot& slot, const std::vector<bool>& used) {
   const auto flush = [&] {
     if (run_begin < run_end) {
       const int64_t at = run_begin - begin, n = run_end - run_begin;
-      AdamWUpdate(run, param.narrow(0, at, n), grad.narrow(0, at, n), m.narrow(0, at, n), v.narrow(0, at, n));
+      AdamWUpdate(run, param.narrow(0, at, n), grad.narrow(0, at, n), m.narrow(0, at, n),
+                  v.narrow(0, at, n));
     }
     run_begin = run_end = 0;
   };

@@ -3,8 +3,8 @@
 //   AdamW opt(model, {{.lr = 3e-4}}, {});
 //   opt.Step();        // updates this rank's slices, then brings them to all ranks that hold them
 //
-// Collective: every rank steps. A parameter without gradient on every rank is left alone, its step count too. A
-// gradient that is not finite anywhere skips the step everywhere.
+// Collective: every rank steps. A parameter without gradient on every rank is left alone, its step
+// count too. A gradient that is not finite anywhere skips the step everywhere.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ namespace lins {
 
 class AdamW {
  public:
-  // One or more groups; `group_of` gives a parameter's group by name, group 0 where it is absent. The fields `step`
-  // of the groups are not used: each parameter counts its own. Names that the model does not have, or that are
-  // frozen, are errors.
+  // One or more groups; `group_of` gives a parameter's group by name, group 0 where it is absent.
+  // The fields `step` of the groups are not used: each parameter counts its own. Names that the
+  // model does not have, or that are frozen, are errors.
   AdamW(std::shared_ptr<ShardedModel> model, std::vector<AdamWStep> groups,
         const std::map<std::string, int>& group_of);
 

@@ -26,7 +26,8 @@ std::string Describe(const std::vector<UnitSpec>& units, const ShardOptions& o) 
     absl::StrAppend(&out, "\nunit '", u.name, "' ", u.policy.ToString());
     for (const NamedParam& p : u.params) {
       absl::StrAppend(&out, "\n  ", p.name, " (", absl::StrJoin(p.param.sizes(), ", "), ") ",
-                      c10::toString(p.param.scalar_type()), p.param.requires_grad() ? "" : " frozen");
+                      c10::toString(p.param.scalar_type()),
+                      p.param.requires_grad() ? "" : " frozen");
     }
   }
   return out;
@@ -36,7 +37,8 @@ StateTypes TypesOf(const at::Tensor& param, const ShardOptions& o) {
   const at::ScalarType own = param.scalar_type();
   StateTypes t{own, own, own, own};
   if (!at::isFloatingType(own) || !param.requires_grad()) {
-    if (at::isFloatingType(own) && o.param_dtype) t = {*o.param_dtype, *o.param_dtype, *o.param_dtype, *o.param_dtype};
+    if (at::isFloatingType(own) && o.param_dtype)
+      t = {*o.param_dtype, *o.param_dtype, *o.param_dtype, *o.param_dtype};
     return t;
   }
   t.param = o.param_dtype.value_or(own);
@@ -58,7 +60,8 @@ ShardedModel::ShardedModel(LiveMesh mesh, ShardOptions options)
       other_stream_(std::make_unique<Stream>(true)) {}
 
 ShardedModel::~ShardedModel() {
-  for (Stream* s : {gather_stream_.get(), reduce_stream_.get(), update_stream_.get(), other_stream_.get()}) {
+  for (Stream* s :
+       {gather_stream_.get(), reduce_stream_.get(), update_stream_.get(), other_stream_.get()}) {
     s->Drain();
   }
 }
@@ -67,14 +70,17 @@ std::shared_ptr<ShardedModel> ShardedModel::Create(LiveMesh mesh, std::vector<Un
                                                    ShardOptions options) {
   std::string problem;
   if (units.empty()) problem = "a sharded model needs at least the root unit";
-  if (options.prefetch < 0) problem = absl::StrCat("prefetch=", options.prefetch, " must be at least 0");
+  if (options.prefetch < 0)
+    problem = absl::StrCat("prefetch=", options.prefetch, " must be at least 0");
   for (const UnitSpec& u : units) {
     if (absl::Status s = ValidatePolicy(u.policy, mesh); !s.ok() && problem.empty()) {
       problem = absl::StrCat("unit '", u.name, "': ", s.message());
     }
   }
-  // A rank that finds a mistake must not leave the others waiting: all compare what they were given first.
-  mesh.world().CheckAgreement("the model and its plan", problem.empty() ? Describe(units, options) : problem);
+  // A rank that finds a mistake must not leave the others waiting: all compare what they were given
+  // first.
+  mesh.world().CheckAgreement("the model and its plan",
+                              problem.empty() ? Describe(units, options) : problem);
   if (!problem.empty()) throw Error(problem);
   std::shared_ptr<ShardedModel> model(new ShardedModel(std::move(mesh), options));
   model->BuildUnits(std::move(units));
@@ -106,7 +112,8 @@ void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
       unit.buffers.push_back(std::make_unique<FlatBuffer>(unit.name.empty() ? "root" : unit.name,
                                                           std::move(params), specs[u].policy, types,
                                                           options_.check_init, mesh_, pool_));
-      if (unit.buffers.back()->trainable()) WatchGradients(static_cast<int>(u), *unit.buffers.back());
+      if (unit.buffers.back()->trainable())
+        WatchGradients(static_cast<int>(u), *unit.buffers.back());
     }
   }
   ConnectGroups();
@@ -114,8 +121,8 @@ void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
   reduce_order_.push_back(0);
 }
 
-// Creates every communicator that a step needs, here and in one order: later, streams of different roles would
-// wait for each other's partners.
+// Creates every communicator that a step needs, here and in one order: later, streams of different
+// roles would wait for each other's partners.
 void ShardedModel::ConnectGroups() {
   const auto connect = [this](const RedistributionPlan& plan, Role role) {
     for (const Step& s : plan.steps) {
@@ -139,9 +146,9 @@ void ShardedModel::ConnectGroups() {
 
 void ShardedModel::WatchGradients(int unit, FlatBuffer& buffer) {
   for (size_t i = 0; i < buffer.params().size(); ++i) {
-    grad_hooks_.push_back(OnAccumulatedGradient(buffer.params()[i], [this, unit, &buffer, i](at::Tensor& grad) {
-      OnGradient(unit, buffer, i, grad);
-    }));
+    grad_hooks_.push_back(OnAccumulatedGradient(
+        buffer.params()[i],
+        [this, unit, &buffer, i](at::Tensor& grad) { OnGradient(unit, buffer, i, grad); }));
   }
 }
 
@@ -232,8 +239,8 @@ void ShardedModel::LeaveUnit(int u, const std::vector<at::Tensor>& outputs) {
   if (!differentiable) return;
   Unit& unit = *units_[u];
   if (in_backward_) {
-    // Recomputation. A recorded forward has marked its outputs before. A reentrant checkpoint has not recorded it:
-    // its own backward follows at once, and how many more will come is not known.
+    // Recomputation. A recorded forward has marked its outputs before. A reentrant checkpoint has
+    // not recorded it: its own backward follows at once, and how many more will come is not known.
     if (unit.uses == 0) unit.in_backward = unit.unrecorded = true;
     return;
   }
@@ -306,10 +313,12 @@ void ShardedModel::PostBackward(int u) {
 void ShardedModel::OnGradient(int u, FlatBuffer& buffer, size_t param, at::Tensor& grad) {
   OnBackwardStart();
   if (units_[u]->finished) {
-    throw Error(absl::StrCat("the gradient of '", buffer.windows()[param].name, "' in unit '", buffer.unit(),
-                             "' arrived after the unit's gradients were reduced: the parameter is used outside its ",
-                             "unit's forward"),
-                Error::Kind::kRuntime);
+    throw Error(
+        absl::StrCat(
+            "the gradient of '", buffer.windows()[param].name, "' in unit '", buffer.unit(),
+            "' arrived after the unit's gradients were reduced: the parameter is used outside its ",
+            "unit's forward"),
+        Error::Kind::kRuntime);
   }
   buffer.AddGradient(param, grad);
   grad.reset();
@@ -359,7 +368,8 @@ void ShardedModel::FinishBackward() {
 }
 
 void ShardedModel::RecoverFromFailure() {
-  for (Stream* s : {gather_stream_.get(), reduce_stream_.get(), update_stream_.get(), other_stream_.get()}) {
+  for (Stream* s :
+       {gather_stream_.get(), reduce_stream_.get(), update_stream_.get(), other_stream_.get()}) {
     s->Reset();
   }
   reductions_.clear();
@@ -383,12 +393,15 @@ void ShardedModel::RecoverFromFailure() {
 
 void ShardedModel::BeginMicroBatch(int64_t index, int64_t count, std::optional<double> divisor) {
   if (count < 1 || index < 0 || index >= count) {
-    throw Error(absl::StrCat("micro-batch index ", index, " of ", count, ": legal are 0 to count - 1, count >= 1"));
+    throw Error(absl::StrCat("micro-batch index ", index, " of ", count,
+                             ": legal are 0 to count - 1, count >= 1"));
   }
-  if (divisor && !(*divisor > 0)) throw Error(absl::StrCat("divisor ", *divisor, " must be above 0"));
+  if (divisor && !(*divisor > 0))
+    throw Error(absl::StrCat("divisor ", *divisor, " must be above 0"));
   if (index > 0 && (index != expected_ || count != count_)) {
-    throw Error(absl::StrCat("micro-batch ", index, " of ", count, " cannot follow: expected ",
-                             expected_ == 0 ? "index 0" : absl::StrCat("index ", expected_, " of ", count_)));
+    throw Error(absl::StrCat(
+        "micro-batch ", index, " of ", count, " cannot follow: expected ",
+        expected_ == 0 ? "index 0" : absl::StrCat("index ", expected_, " of ", count_)));
   }
   index_ = index;
   count_ = count;
@@ -407,21 +420,25 @@ void ShardedModel::LaunchCountCheck() {
   counts_out_ = at::empty({mesh_.size()}, counts_in_.options());
   counts_pending_ = true;
   counts_checked_ = other_stream_->Run([this] {
-    WorldComm().AllGather(counts_out_, counts_in_, {}, {"root", mesh_.AxesToString(mesh_.AllAxes()), ""}).Wait();
+    WorldComm()
+        .AllGather(counts_out_, counts_in_, {}, {"root", mesh_.AxesToString(mesh_.AllAxes()), ""})
+        .Wait();
     const at::Tensor all = counts_out_.cpu();
     if (!all.eq(count_).all().item<bool>()) {
-      throw Error(absl::StrCat("ranks disagree about the number of micro-batches of this step: by rank ",
-                               absl::StrJoin(all.const_data_ptr<int64_t>(),
-                                             all.const_data_ptr<int64_t>() + all.numel(), ", ")));
+      throw Error(
+          absl::StrCat("ranks disagree about the number of micro-batches of this step: by rank ",
+                       absl::StrJoin(all.const_data_ptr<int64_t>(),
+                                     all.const_data_ptr<int64_t>() + all.numel(), ", ")));
     }
   });
 }
 
 void ShardedModel::CheckComplete() const {
   if (grads_ready_ || expected_ == 0) return;
-  throw Error(absl::StrCat("the optimizer steps after micro-batch ", expected_ - 1, " of ", count_, ": ",
-                           count_ - expected_, " more must come first, with lins.micro_batch(model, index=",
-                           expected_, ", count=", count_, ")"),
+  throw Error(absl::StrCat("the optimizer steps after micro-batch ", expected_ - 1, " of ", count_,
+                           ": ", count_ - expected_,
+                           " more must come first, with lins.micro_batch(model, index=", expected_,
+                           ", count=", count_, ")"),
               Error::Kind::kRuntime);
 }
 

@@ -1,16 +1,18 @@
 // A model whose units' states are placed by a plan: the executor of training steps.
 //
-//   auto model = ShardedModel::Create(mesh, {{"", root_params, policy}, {"layers.0", ...}, ...}, {});
-//   model->BeginMicroBatch(0, 2);
-//   at::Tensor y = model->Call(1, {x}, [&](auto in) { return block->forward(in[0]); });   // C++
+//   auto model = ShardedModel::Create(mesh, {{"", root_params, policy}, {"layers.0", ...}, ...},
+//   {}); model->BeginMicroBatch(0, 2); at::Tensor y = model->Call(1, {x}, [&](auto in) { return
+//   block->forward(in[0]); });   // C++
 //
-// From Python, hooks call PreForward, EnterUnit, LeaveUnit, PostForward around each module's forward. The rest
-// follows from autograd: a unit is gathered when a gradient reaches its outputs, and its own gradients are
-// reduced when one has reached its inputs, or else at the end of the backward.
+// From Python, hooks call PreForward, EnterUnit, LeaveUnit, PostForward around each module's
+// forward. The rest follows from autograd: a unit is gathered when a gradient reaches its outputs,
+// and its own gradients are reduced when one has reached its inputs, or else at the end of the
+// backward.
 //
-// Order. Collectives of one role run on one stream. Gathers follow the order in which units compute. Reductions
-// follow the static order (units from last to first, the root at the end) whatever order gradients come in, so
-// that all ranks agree even when they use different parameters.
+// Order. Collectives of one role run on one stream. Gathers follow the order in which units
+// compute. Reductions follow the static order (units from last to first, the root at the end)
+// whatever order gradients come in, so that all ranks agree even when they use different
+// parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,10 +36,13 @@ struct UnitSpec {
 };
 
 struct ShardOptions {
-  bool overlap = true;  // communicate while computing; false: every collective is waited for where it starts
-  int prefetch = 1;     // units gathered ahead
-  bool check_init = false;  // an error when ranks' initial values differ, instead of rank 0's for all
-  std::optional<at::ScalarType> param_dtype, grad_dtype, reduce_dtype;  // default: the parameter's own
+  bool overlap =
+      true;  // communicate while computing; false: every collective is waited for where it starts
+  int prefetch = 1;  // units gathered ahead
+  bool check_init =
+      false;  // an error when ranks' initial values differ, instead of rank 0's for all
+  std::optional<at::ScalarType> param_dtype, grad_dtype,
+      reduce_dtype;  // default: the parameter's own
 };
 
 // The distributed states of one parameter. What does not exist (yet) is absent.
@@ -49,26 +54,28 @@ struct ParamState {
 
 class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
  public:
-  // Unit 0 is the root. Collective. Parameters become views of flat buffers, with rank 0's values. An error on
-  // every rank when ranks disagree about units, parameters, policies or options.
-  static std::shared_ptr<ShardedModel> Create(LiveMesh mesh, std::vector<UnitSpec> units, ShardOptions options);
+  // Unit 0 is the root. Collective. Parameters become views of flat buffers, with rank 0's values.
+  // An error on every rank when ranks disagree about units, parameters, policies or options.
+  static std::shared_ptr<ShardedModel> Create(LiveMesh mesh, std::vector<UnitSpec> units,
+                                              ShardOptions options);
   ~ShardedModel();
 
-  // --- Forward of one unit. PreForward returns with its parameters complete; PostForward frees them again unless
-  // a backward or a reader needs them.
+  // --- Forward of one unit. PreForward returns with its parameters complete; PostForward frees
+  // them again unless a backward or a reader needs them.
   void PreForward(int unit);
   void PostForward(int unit);
-  // Around the unit's tensors: EnterUnit returns the same inputs with the end of the unit's backward marked, after
-  // which it may be reduced and freed; LeaveUnit marks the outputs, where its backward begins.
+  // Around the unit's tensors: EnterUnit returns the same inputs with the end of the unit's
+  // backward marked, after which it may be reduced and freed; LeaveUnit marks the outputs, where
+  // its backward begins.
   std::vector<at::Tensor> EnterUnit(int unit, const std::vector<at::Tensor>& inputs);
   void LeaveUnit(int unit, const std::vector<at::Tensor>& outputs);
   // All four around fn(inputs) -> output.
   at::Tensor Call(int unit, std::vector<at::Tensor> inputs,
                   const std::function<at::Tensor(const std::vector<at::Tensor>&)>& fn);
 
-  // --- Micro-batches: `index` of `count` backwards makes up a step. Index 0 discards what an unfinished step left.
-  // Without a call each backward is a step of its own. The summed gradient is divided by `divisor`, by default
-  // ranks * count.
+  // --- Micro-batches: `index` of `count` backwards makes up a step. Index 0 discards what an
+  // unfinished step left. Without a call each backward is a step of its own. The summed gradient is
+  // divided by `divisor`, by default ranks * count.
   void BeginMicroBatch(int64_t index, int64_t count, std::optional<double> divisor = std::nullopt);
   void EndMicroBatch();
 
@@ -82,10 +89,11 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
     double norm_type = 2;
     double norm = 0;     // of all gradients, each shard counted once; NaN when not finite
     bool finite = true;  // everywhere
-    std::vector<std::vector<bool>> used;  // by trainable buffer and window: has any rank a gradient?
+    std::vector<std::vector<bool>>
+        used;  // by trainable buffer and window: has any rank a gradient?
   };
-  // Collective, one small reduction; remembered until the gradients change. p: 1, 2 or infinity; absent: a summary
-  // with any norm will do.
+  // Collective, one small reduction; remembered until the gradients change. p: 1, 2 or infinity;
+  // absent: a summary with any norm will do.
   const GradSummary& SummarizeGradients(std::optional<double> p = std::nullopt);
   // Scales the gradients to a norm of at most max_norm and returns the norm before. Collective.
   double ClipGradNorm(double max_norm, double p);
@@ -113,11 +121,12 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
     int pins = 0;   // Unshard without Reshard
     Event gathered;
     // Backward
-    int uses = 0;           // forwards whose backward has not ended
+    int uses = 0;  // forwards whose backward has not ended
     bool in_backward = false;
     bool finished = false;  // contribution handed to the reduce stream in this backward
     bool complete = false;  // nothing more will come in this backward
-    bool unrecorded = false;  // recomputed by a reentrant checkpoint: complete at the end of the backward
+    bool unrecorded =
+        false;  // recomputed by a reentrant checkpoint: complete at the end of the backward
   };
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   int UnitIndex(const std::string& name) const;  // throws for a name that no unit has
@@ -139,14 +148,14 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void Prefetch(int from, int direction);
   void ReleaseIfIdle(Unit& unit);
 
-  void OnBackwardStart();        // first hook of a backward
-  void PreBackward(int unit);    // a gradient has reached the unit's outputs
-  void PostBackward(int unit);   // one has reached its inputs
+  void OnBackwardStart();       // first hook of a backward
+  void PreBackward(int unit);   // a gradient has reached the unit's outputs
+  void PostBackward(int unit);  // one has reached its inputs
   void OnGradient(int unit, FlatBuffer& buffer, size_t param, at::Tensor& grad);
-  void LaunchReductions();       // of complete units, as far as the static order allows
+  void LaunchReductions();  // of complete units, as far as the static order allows
   void FinishBackward();
-  void RecoverFromFailure();     // a backward that never ended
-  void LaunchCountCheck();       // do all ranks have the same number of micro-batches?
+  void RecoverFromFailure();  // a backward that never ended
+  void LaunchCountCheck();    // do all ranks have the same number of micro-batches?
 
   LiveMesh mesh_;
   ShardOptions options_;

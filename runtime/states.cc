@@ -9,8 +9,8 @@
 namespace lins {
 namespace {
 
-// The part of a window that this rank holds of a buffer split like `buffer_layout`, as a DTensor: `local_buffer`
-// is the rank's slot. Under R the window keeps its shape, otherwise it is flat.
+// The part of a window that this rank holds of a buffer split like `buffer_layout`, as a DTensor:
+// `local_buffer` is the rank's slot. Under R the window keeps its shape, otherwise it is flat.
 DTensor WindowOf(const Window& w, const Layout& buffer_layout, const at::Tensor& local_buffer,
                  const LiveMesh& mesh) {
   Terms terms;
@@ -23,10 +23,12 @@ DTensor WindowOf(const Window& w, const Layout& buffer_layout, const at::Tensor&
   const Ranges held = layout.RangesOf(mesh.rank());
   if (!terms.flat) {
     return DTensor::FromLocal(local_buffer.narrow(0, w.offset, w.numel)
-                                  .view(std::vector<int64_t>(w.shape.begin(), w.shape.end())), mesh, layout);
+                                  .view(std::vector<int64_t>(w.shape.begin(), w.shape.end())),
+                              mesh, layout);
   }
   const int64_t n = held[0].second - held[0].first;
-  return DTensor::FromLocal(local_buffer.narrow(0, n ? w.offset + held[0].first - slot : 0, n), mesh, layout);
+  return DTensor::FromLocal(local_buffer.narrow(0, n ? w.offset + held[0].first - slot : 0, n),
+                            mesh, layout);
 }
 
 }  // namespace
@@ -37,15 +39,18 @@ std::vector<std::pair<std::string, ParamState>> ShardedModel::States() const {
   size_t next = 0;
   for (const auto& unit : units_) {
     for (const auto& b : unit->buffers) {
-      const std::vector<bool>* used = summary_ && b->trainable() ? &summary_->used.at(next++) : nullptr;
+      const std::vector<bool>* used =
+          summary_ && b->trainable() ? &summary_->used.at(next++) : nullptr;
       for (size_t i = 0; i < b->windows().size(); ++i) {
         const Window& w = b->windows()[i];
         ParamState state{WindowOf(w, b->plan().param, b->param_shard(), mesh_), {}, {}, {}};
         if (b->trainable()) {
           const Layout& os = b->plan().optim;
-          if (grads_ready_ && (!used || (*used)[i])) state.grad = WindowOf(w, os, b->OptimGrad(), mesh_);
+          if (grads_ready_ && (!used || (*used)[i]))
+            state.grad = WindowOf(w, os, b->OptimGrad(), mesh_);
           if (b->master()) state.master = WindowOf(w, os, *b->master(), mesh_);
-          for (const auto& [name, t] : b->optim_state()) state.optim.emplace_back(name, WindowOf(w, os, t, mesh_));
+          for (const auto& [name, t] : b->optim_state())
+            state.optim.emplace_back(name, WindowOf(w, os, t, mesh_));
         }
         out.emplace_back(w.name, std::move(state));
       }

@@ -1,5 +1,5 @@
-// A stream: tasks that run one after another, beside the thread that hands them over. Communication of one
-// role runs on one stream, so it overlaps with compute and keeps its order.
+// A stream: tasks that run one after another, beside the thread that hands them over. Communication
+// of one role runs on one stream, so it overlaps with compute and keeps its order.
 #pragma once
 
 #include <condition_variable>

@@ -19,8 +19,7 @@ inline void RegisterErrors() {
     try {
       if (p) std::rethrow_exception(p);
     } catch (const Error& e) {
-      const char* name =
-          e.kind() == Error::Kind::kValue ? "LinsValueError" : "LinsRuntimeError";
+      const char* name = e.kind() == Error::Kind::kValue ? "LinsValueError" : "LinsRuntimeError";
       const py::object type = py::module_::import("lins.errors").attr(name);
       py::set_error(type, e.what());
     }

@@ -15,7 +15,8 @@ void BindDTensorOps(py::class_<DTensor>& cls);
 void BindFactories(py::module_& m);
 void BindRuntime(py::module_& m);
 
-// For functions that may wait for other ranks: they, and their threads' Python, must go on meanwhile.
+// For functions that may wait for other ranks: they, and their threads' Python, must go on
+// meanwhile.
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
 }  // namespace lins

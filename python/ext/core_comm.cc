@@ -26,7 +26,8 @@ struct PyWorld {
 };
 
 py::object Record(const py::object& type, const TraceRecord& r) {
-  return type(r.op, r.role, r.unit, r.axes, r.group, r.bytes, r.recv_bytes, r.start, r.end, r.sequence, r.rank);
+  return type(r.op, r.role, r.unit, r.axes, r.group, r.bytes, r.recv_bytes, r.start, r.end,
+              r.sequence, r.rank);
 }
 
 // Calls a Python function that returns a string, from any thread.
@@ -75,7 +76,8 @@ void BindComm(py::module_& m) {
   const auto over_store = [&m](const char* name, auto make) {
     m.def(
         name,
-        [make](const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size, double timeout) {
+        [make](const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size,
+               double timeout) {
           py::gil_scoped_release no_gil;
           return PyWorld(make(store, rank, size, timeout));
         },
@@ -86,10 +88,11 @@ void BindComm(py::module_& m) {
 
   py::class_<LiveMesh, Mesh>(m, "LiveMesh", py::dynamic_attr(),
                              "A mesh with processes behind it. Made by init_mesh.")
-      .def(py::init([](const PyWorld& world, std::vector<int64_t> shape, std::vector<std::string> axes) {
-             py::gil_scoped_release no_gil;
-             return LiveMesh::Create(*world.box, std::move(shape), std::move(axes));
-           }),
+      .def(py::init(
+               [](const PyWorld& world, std::vector<int64_t> shape, std::vector<std::string> axes) {
+                 py::gil_scoped_release no_gil;
+                 return LiveMesh::Create(*world.box, std::move(shape), std::move(axes));
+               }),
            py::arg("world"), py::arg("shape"), py::arg("axes"))
       .def_property_readonly("rank", &LiveMesh::rank, "This process' rank in the mesh.")
       .def_property_readonly("world", [](const LiveMesh& x) { return PyWorld(x.world_ptr()); })
@@ -110,19 +113,25 @@ void BindComm(py::module_& m) {
           py::arg("id"), py::arg("record_type"))
       .def(
           "add_delay",
-          [](RankContext& c, const std::string& op, const std::string& unit, const std::string& role,
-             double seconds) { return c.AddDelay({op, unit, role}, seconds); },
+          [](RankContext& c, const std::string& op, const std::string& unit,
+             const std::string& role, double seconds) {
+            return c.AddDelay({op, unit, role}, seconds);
+          },
           py::arg("op"), py::arg("unit"), py::arg("role"), py::arg("seconds"))
       .def(
           "add_failure",
-          [](RankContext& c, const std::string& op, const std::string& unit, const std::string& role,
-             const std::string& message) { return c.AddFailure({op, unit, role}, message); },
+          [](RankContext& c, const std::string& op, const std::string& unit,
+             const std::string& role, const std::string& message) {
+            return c.AddFailure({op, unit, role}, message);
+          },
           py::arg("op"), py::arg("unit"), py::arg("role"), py::arg("message"))
       .def(
-          "forbid", [](RankContext& c, py::function where) { return c.Forbid(PythonText(std::move(where))); },
+          "forbid",
+          [](RankContext& c, py::function where) { return c.Forbid(PythonText(std::move(where))); },
           py::arg("where"), "Collectives raise, with where()'s text, until remove(id).")
       .def("remove", &RankContext::Remove, py::arg("id"));
-  py::class_<RankContext::Scope>(m, "RankScope", "Makes a world's context the calling thread's own.")
+  py::class_<RankContext::Scope>(m, "RankScope",
+                                 "Makes a world's context the calling thread's own.")
       .def(py::init([](const PyWorld& w) {
         return std::make_unique<RankContext::Scope>(w.get().context_ptr());
       }));

@@ -40,11 +40,11 @@ std::vector<UnitSpec> ToUnits(const py::list& list) {
 
 py::object Optional(const std::optional<DTensor>& x) { return x ? py::cast(*x) : py::none(); }
 
-
 void BindModel(py::module_& m) {
   py::class_<ShardedModel, std::shared_ptr<ShardedModel>>(m, "ShardedModel")
-      .def(py::init([](const LiveMesh& mesh, const py::list& units, bool overlap, int prefetch, bool check_init,
-                       const py::object& param_dtype, const py::object& grad_dtype, const py::object& reduce_dtype) {
+      .def(py::init([](const LiveMesh& mesh, const py::list& units, bool overlap, int prefetch,
+                       bool check_init, const py::object& param_dtype, const py::object& grad_dtype,
+                       const py::object& reduce_dtype) {
              ShardOptions o;
              o.overlap = overlap;
              o.prefetch = prefetch;
@@ -58,8 +58,9 @@ void BindModel(py::module_& m) {
              auto model = ShardedModel::Create(mesh, std::move(specs), o);
              return model;
            }),
-           py::arg("mesh"), py::arg("units"), py::arg("overlap"), py::arg("prefetch"), py::arg("check_init"),
-           py::arg("param_dtype"), py::arg("grad_dtype"), py::arg("reduce_dtype"))
+           py::arg("mesh"), py::arg("units"), py::arg("overlap"), py::arg("prefetch"),
+           py::arg("check_init"), py::arg("param_dtype"), py::arg("grad_dtype"),
+           py::arg("reduce_dtype"))
       .def("pre_forward", &ShardedModel::PreForward, NoGil())
       .def("post_forward", &ShardedModel::PostForward, NoGil())
       .def("enter_unit", &ShardedModel::EnterUnit, NoGil())
@@ -68,7 +69,8 @@ void BindModel(py::module_& m) {
            py::arg("divisor"), NoGil())
       .def("end_micro_batch", &ShardedModel::EndMicroBatch, NoGil())
       .def("zero_grad", &ShardedModel::ZeroGrad, NoGil())
-      .def("clip_grad_norm", &ShardedModel::ClipGradNorm, py::arg("max_norm"), py::arg("norm_type"), NoGil())
+      .def("clip_grad_norm", &ShardedModel::ClipGradNorm, py::arg("max_norm"), py::arg("norm_type"),
+           NoGil())
       .def("unshard", &ShardedModel::Unshard, py::arg("units"), NoGil())
       .def("reshard", &ShardedModel::Reshard, py::arg("units"), py::arg("writeback"), NoGil())
       .def_property_readonly("mesh", [](const ShardedModel& x) { return x.mesh(); })
@@ -86,17 +88,18 @@ void BindModel(py::module_& m) {
              }
              return out;
            })
-      .def("plans",
-           [](const ShardedModel& x) {
-             py::list out;
-             for (const auto& unit : x.units()) {
-               for (const auto& b : unit->buffers) {
-                 out.append(py::make_tuple(b->unit(), b->plan(), b->trainable()));
-               }
-             }
-             return out;
-           },
-           "[(unit, UnitPlan, trainable)] by flat buffer.")
+      .def(
+          "plans",
+          [](const ShardedModel& x) {
+            py::list out;
+            for (const auto& unit : x.units()) {
+              for (const auto& b : unit->buffers) {
+                out.append(py::make_tuple(b->unit(), b->plan(), b->trainable()));
+              }
+            }
+            return out;
+          },
+          "[(unit, UnitPlan, trainable)] by flat buffer.")
       .def("memory", [](const ShardedModel& x) {
         const ShardedModel::Memory mem = x.MemoryUse();
         py::dict d;
@@ -127,7 +130,8 @@ void BindRuntime(py::module_& m) {
       .def_readwrite("weight_decay", &AdamWStep::weight_decay)
       .def_readwrite("maximize", &AdamWStep::maximize);
   py::class_<AdamW>(m, "AdamW")
-      .def(py::init<std::shared_ptr<ShardedModel>, std::vector<AdamWStep>, const std::map<std::string, int>&>(),
+      .def(py::init<std::shared_ptr<ShardedModel>, std::vector<AdamWStep>,
+                    const std::map<std::string, int>&>(),
            py::arg("model"), py::arg("groups"), py::arg("group_of"))
       .def(
           "step",
@@ -135,7 +139,8 @@ void BindRuntime(py::module_& m) {
             o.groups() = groups;
             return o.Step();
           },
-          py::arg("groups"), NoGil(), "False when a gradient was not finite and the step was skipped.")
+          py::arg("groups"), NoGil(),
+          "False when a gradient was not finite and the step was skipped.")
       .def_property_readonly("skipped_steps", &AdamW::skipped_steps);
 }
 

@@ -85,16 +85,20 @@ void BindPlacements(py::module_& m) {
       .def_property_readonly("op", [](const Partial& p) { return Str(ReduceOpName(p.op)); })
       .def(py::self == py::self)
       .def("__hash__",
-           [](const Partial& p) { return py::hash(py::make_tuple("Partial", Str(ReduceOpName(p.op)))); })
+           [](const Partial& p) {
+             return py::hash(py::make_tuple("Partial", Str(ReduceOpName(p.op))));
+           })
       .def("__repr__", [](const Partial& p) { return ToString(Placement(p)); });
 }
 
 void BindLayout(py::module_& m) {
-  py::class_<Layout>(m, "Layout",
-                     "Which elements of a global tensor each rank of a mesh holds.\n\n"
-                     "Layout('S0(gpu,node)', shape=(10, 4), mesh=mesh), or a list of placements, one per "
-                     "mesh axis, in place of the string.")
-      .def(py::init([](const std::string& notation, const std::vector<int64_t>& shape, const Mesh& mesh) {
+  py::class_<Layout>(
+      m, "Layout",
+      "Which elements of a global tensor each rank of a mesh holds.\n\n"
+      "Layout('S0(gpu,node)', shape=(10, 4), mesh=mesh), or a list of placements, one per "
+      "mesh axis, in place of the string.")
+      .def(py::init([](const std::string& notation, const std::vector<int64_t>& shape,
+                       const Mesh& mesh) {
              return ValueOrThrow(Layout::Parse(notation, ToShape(shape), mesh));
            }),
            py::arg("notation"), py::arg("shape"), py::arg("mesh"))
@@ -106,7 +110,8 @@ void BindLayout(py::module_& m) {
       .def_property_readonly("shape", [](const Layout& l) { return ToTuple(l.shape()); })
       .def_property_readonly("mesh", [](const Layout& l) { return l.mesh(); })
       .def_property_readonly("numel", &Layout::numel)
-      .def_property_readonly("placements", [](const Layout& l) { return ValueOrThrow(l.Placements()); })
+      .def_property_readonly("placements",
+                             [](const Layout& l) { return ValueOrThrow(l.Placements()); })
       .def(
           "ranges",
           [](const Layout& l, int64_t rank) {
@@ -114,10 +119,13 @@ void BindLayout(py::module_& m) {
             return std::vector<Range>(r.begin(), r.end());
           },
           py::arg("rank"),
-          "[(start, stop), ...] per dimension; for F and O the one range in the flattened elements.")
+          "[(start, stop), ...] per dimension; for F and O the one range in the flattened "
+          "elements.")
       .def(
           "local_shape",
-          [](const Layout& l, int64_t rank) { return ToTuple(l.LocalShape(CheckRank(l.mesh(), rank))); },
+          [](const Layout& l, int64_t rank) {
+            return ToTuple(l.LocalShape(CheckRank(l.mesh(), rank)));
+          },
           py::arg("rank"))
       .def(py::self == py::self)
       .def("__hash__", [](const Layout& l) { return absl::Hash<Layout>()(l); })
@@ -128,10 +136,13 @@ void BindLayout(py::module_& m) {
                                  ", mesh=", l.mesh().ToString(), ")");
            })
       .def(py::pickle(
-          [](const Layout& l) { return py::make_tuple(l.ToString(), ToTuple(l.shape()), l.mesh()); },
+          [](const Layout& l) {
+            return py::make_tuple(l.ToString(), ToTuple(l.shape()), l.mesh());
+          },
           [](const py::tuple& t) {
             return ValueOrThrow(Layout::Parse(t[0].cast<std::string>(),
-                                              ToShape(t[1].cast<std::vector<int64_t>>()), t[2].cast<Mesh>()));
+                                              ToShape(t[1].cast<std::vector<int64_t>>()),
+                                              t[2].cast<Mesh>()));
           }));
 }
 
@@ -142,7 +153,8 @@ class PythonCostModel : public CostModel {
   double Seconds(StepKind kind, int64_t bytes, int64_t gpus, int64_t nodes) const override {
     const bool pairwise = kind == StepKind::kPermute || kind == StepKind::kExchange;
     const std::string op = pairwise ? "all_to_all" : Str(StepKindName(kind));
-    return profile_.attr("time")(op, bytes, py::arg("gpus") = gpus, py::arg("nodes") = nodes).cast<double>();
+    return profile_.attr("time")(op, bytes, py::arg("gpus") = gpus, py::arg("nodes") = nodes)
+        .cast<double>();
   }
 
  private:
@@ -152,7 +164,8 @@ class PythonCostModel : public CostModel {
 void BindPlans(py::module_& m) {
   py::class_<Step>(m, "Step", "One step of a redistribution plan.")
       .def_property_readonly("kind", [](const Step& s) { return Str(StepKindName(s.kind)); })
-      .def_property_readonly("axes", [](const Step& s) { return s.before.mesh().AxesToString(s.axes); })
+      .def_property_readonly("axes",
+                             [](const Step& s) { return s.before.mesh().AxesToString(s.axes); })
       .def_readonly("before", &Step::before)
       .def_readonly("after", &Step::after)
       .def_readonly("bytes", &Step::bytes)
@@ -160,8 +173,8 @@ void BindPlans(py::module_& m) {
       .def_readonly("peak_bytes", &Step::peak_bytes)
       .def_readonly("seconds", &Step::seconds)
       .def("__repr__", [](const Step& s) {
-        return absl::StrCat(Str(StepKindName(s.kind)), "(", s.before.mesh().AxesToString(s.axes), ") ",
-                            s.before.ToString(), " -> ", s.after.ToString());
+        return absl::StrCat(Str(StepKindName(s.kind)), "(", s.before.mesh().AxesToString(s.axes),
+                            ") ", s.before.ToString(), " -> ", s.after.ToString());
       });
   py::class_<RedistributionPlan>(m, "RedistributionPlan",
                                  "The cheapest steps from src to dst; prints as a table.")

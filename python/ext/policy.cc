@@ -1,7 +1,6 @@
 // lins._planning, second part: policies and unit plans.
-#include "lins_policy/unit_plan.h"
-
 #include "common.h"
+#include "lins_policy/unit_plan.h"
 
 namespace lins {
 namespace {
@@ -37,12 +36,15 @@ void BindPolicy(py::module_& m) {
       .def(py::init([](int64_t param, int64_t grad, int64_t master, int64_t moments) {
              return StateSizes{param, grad, master, moments};
            }),
-           py::arg("param") = 4, py::arg("grad") = 4, py::arg("master") = 0, py::arg("moments") = 8);
+           py::arg("param") = 4, py::arg("grad") = 4, py::arg("master") = 0,
+           py::arg("moments") = 8);
 
-  py::class_<UnitPlan>(m, "UnitPlan", "Layouts of a unit's states and the redistributions of a step.")
-      .def(py::init([](const Policy& policy, int64_t numel, const Mesh& mesh, const StateSizes& sizes) {
-             return ValueOrThrow(MakeUnitPlan(policy, numel, mesh, sizes));
-           }),
+  py::class_<UnitPlan>(m, "UnitPlan",
+                       "Layouts of a unit's states and the redistributions of a step.")
+      .def(py::init(
+               [](const Policy& policy, int64_t numel, const Mesh& mesh, const StateSizes& sizes) {
+                 return ValueOrThrow(MakeUnitPlan(policy, numel, mesh, sizes));
+               }),
            py::arg("placement"), py::arg("numel"), py::arg("mesh"), py::arg("sizes") = StateSizes())
       .def_readonly("placement", &UnitPlan::policy)
       .def_readonly("total", &UnitPlan::total)
@@ -82,10 +84,12 @@ void BindPolicy(py::module_& m) {
   m.def(
       "legal_plans",
       [](int64_t gpus_per_node, int64_t nodes, const std::string& space) {
-        if (gpus_per_node < 1 || nodes < 1) throw Error("gpus_per_node and nodes must be at least 1");
+        if (gpus_per_node < 1 || nodes < 1)
+          throw Error("gpus_per_node and nodes must be at least 1");
         py::list out;
         for (const Policy& p : LegalPolicies(gpus_per_node, nodes, ParseSpace(space))) {
-          out.append(py::make_tuple(FactorTuple(p.param), FactorTuple(p.grad), FactorTuple(p.optim)));
+          out.append(
+              py::make_tuple(FactorTuple(p.param), FactorTuple(p.grad), FactorTuple(p.optim)));
         }
         return out;
       },

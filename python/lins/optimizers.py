@@ -50,9 +50,7 @@ class AdamW(torch.optim.Optimizer):
         for group in self.param_groups:
             _core_group(group)  # bad values raise here
         name_of = {id(p): n for n, p in self._handle.names.items()}
-        group_of = {
-            name_of[id(p)]: i for i, g in enumerate(self.param_groups) for p in g["params"]
-        }
+        group_of = {name_of[id(p)]: i for i, g in enumerate(self.param_groups) for p in g["params"]}
         self._core = _core.AdamW(
             self._handle.core, [_core_group(g) for g in self.param_groups], group_of
         )
@@ -65,7 +63,9 @@ class AdamW(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Only while the optimizer is made: groups are fixed afterwards."""
         if self._core is not None:
-            raise LinsValueError("param_groups are fixed once the optimizer exists: pass them to it")
+            raise LinsValueError(
+                "param_groups are fixed once the optimizer exists: pass them to it"
+            )
         super().add_param_group(param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -80,7 +80,8 @@ class AdamW(torch.optim.Optimizer):
                 loss = closure()
         if not self._core.step([_core_group(g) for g in self.param_groups]):
             _log.warning(
-                "step skipped on every rank: a gradient is not finite (%d so far)", self.skipped_steps
+                "step skipped on every rank: a gradient is not finite (%d so far)",
+                self.skipped_steps,
             )
         return loss
 
@@ -129,7 +130,9 @@ def _groups(handle: Handle, given: Iterable[dict[str, Any]]) -> list[dict[str, A
                     f"a parameter of shape {tuple(p.shape)} in param_groups is not the wrapped model's"
                 )
             if id(p) in taken:
-                raise LinsValueError(f"a parameter of shape {tuple(p.shape)} is in two param_groups")
+                raise LinsValueError(
+                    f"a parameter of shape {tuple(p.shape)} is in two param_groups"
+                )
             taken.add(id(p))
             if p.requires_grad:
                 resolved.append(p)
@@ -140,14 +143,14 @@ def _groups(handle: Handle, given: Iterable[dict[str, Any]]) -> list[dict[str, A
     return groups
 
 
-def clip_grad_norm_(
-    model: nn.Module, max_norm: float, norm_type: float = 2.0
-) -> torch.Tensor:
+def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
     """Scales all gradients of a step so that their global norm is at most max_norm.
 
     Returns the norm before, as a float tensor: over all parameters, each element counted once however many
     ranks hold it. norm_type: 1, 2 or inf. One small reduction over all ranks, which step() uses again.
     """
     if not max_norm >= 0 or math.isnan(norm_type):
-        raise LinsValueError(f"max_norm={max_norm}, norm_type={norm_type}: legal are max_norm >= 0 and 1, 2, inf")
+        raise LinsValueError(
+            f"max_norm={max_norm}, norm_type={norm_type}: legal are max_norm >= 0 and 1, 2, inf"
+        )
     return torch.tensor(handle_of(model).core.clip_grad_norm(float(max_norm), float(norm_type)))

@@ -129,7 +129,9 @@ def _check(model: nn.Module, init: str, *dtypes: torch.dtype | None) -> None:
     if init not in ("broadcast", "check"):
         raise LinsValueError(f"init={init!r}: legal are 'broadcast' and 'check'")
     for dtype in dtypes:
-        if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
+        if dtype is not None and (
+            not isinstance(dtype, torch.dtype) or not dtype.is_floating_point
+        ):
             raise LinsValueError(f"{dtype} is no dtype for states: legal are floating-point dtypes")
 
 
@@ -164,7 +166,9 @@ def _find_units(
         # Shared by several units: complete whenever the root computes.
         units[next(iter(home)) if len(home) == 1 else ""].append((name, p))
     return [
-        (name, modules.get(name, model), params) for name, params in units.items() if params or not name
+        (name, modules.get(name, model), params)
+        for name, params in units.items()
+        if params or not name
     ]
 
 
@@ -184,7 +188,9 @@ def _share_buffers(model: nn.Module, mesh: _core.LiveMesh) -> None:
             b.copy_(_core.distribute_tensor(b, mesh, "R", src_rank=0).to_local())
 
 
-def _hook(core: _core.ShardedModel, index: int, module: nn.Module, cast: torch.dtype | None) -> None:
+def _hook(
+    core: _core.ShardedModel, index: int, module: nn.Module, cast: torch.dtype | None
+) -> None:
     """Gathers before the module's forward, frees after; marks where its backward begins and ends."""
 
     def prepare(t: torch.Tensor) -> torch.Tensor:
@@ -200,7 +206,9 @@ def _hook(core: _core.ShardedModel, index: int, module: nn.Module, cast: torch.d
         return pytree.tree_unflatten(leaves, spec)
 
     def after(_: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        core.leave_unit(index, [x for x in pytree.tree_leaves(output) if isinstance(x, torch.Tensor)])
+        core.leave_unit(
+            index, [x for x in pytree.tree_leaves(output) if isinstance(x, torch.Tensor)]
+        )
         try:
             core.post_forward(index)
         except LinsError:

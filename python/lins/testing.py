@@ -1,10 +1,10 @@
 """Worlds for tests: ranks as threads of one process, injected delays, random layouts.
 
-    def check(mesh):
-        x = lins.distribute_tensor(torch.arange(8), mesh, "S0(gpu)")
-        return x.full_tensor().tolist()
+def check(mesh):
+x = lins.distribute_tensor(torch.arange(8), mesh, "S0(gpu)")
+return x.full_tensor().tolist()
 
-    assert lins.testing.run((2, 2), ("node", "gpu"), check) == [list(range(8))] * 4
+assert lins.testing.run((2, 2), ("node", "gpu"), check) == [list(range(8))] * 4
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def run(
     return results
 
 
-class delay:  # noqa: N801 - reads like a function
+class delay:
     """Holds back matching collectives of the calling rank by `seconds`, from now on.
 
     Ends with remove(), or with the block when used as a context manager. The caller goes on
@@ -101,7 +101,7 @@ class delay:  # noqa: N801 - reads like a function
         self.remove()
 
 
-class failure:  # noqa: N801
+class failure:
     """Makes matching collectives of the calling rank raise LinsError. Used like delay."""
 
     def __init__(

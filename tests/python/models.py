@@ -53,7 +53,9 @@ def fill(model, whole, seed=0):
             if whole:
                 p.copy_(torch.randint(-1, 2, p.shape, generator=generator))
             else:
-                p.copy_(torch.randn(p.shape, generator=generator) / max(1, p.shape[-1:].numel()) ** 0.5)
+                p.copy_(
+                    torch.randn(p.shape, generator=generator) / max(1, p.shape[-1:].numel()) ** 0.5
+                )
     return model
 
 
@@ -94,7 +96,9 @@ def backward(model, step, rank, micro_batches=1, whole=False):
             loss_of(model, *batch(step, m, rank, whole), whole).backward()
 
 
-def train(mesh, policy, steps=3, micro_batches=1, whole=False, settings=ADAM, model=None, **options):
+def train(
+    mesh, policy, steps=3, micro_batches=1, whole=False, settings=ADAM, model=None, **options
+):
     """Trains on one rank of `mesh`. Returns (gradients of each step, parameters), whole."""
     model = Stack(whole=whole) if model is None else model
     lins.lins_shard(model, mesh, policy, **options)
@@ -122,7 +126,9 @@ def train_alone(
         for p in model.parameters():
             if p.grad is not None:
                 p.grad.div_(ranks * micro_batches)
-        grads.append({n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()})
+        grads.append(
+            {n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
+        )
         opt.step()
         opt.zero_grad()
     return grads, clone(model.named_parameters())
@@ -144,7 +150,9 @@ def assert_close(actual, expected, what="", tolerance=1e-6):
     """Relative to the scale of each tensor, by name."""
     assert actual.keys() == expected.keys()
     for name, want in expected.items():
-        error = (actual[name].double() - want.double()).abs().max() if want.numel() else torch.zeros(())
+        error = (
+            (actual[name].double() - want.double()).abs().max() if want.numel() else torch.zeros(())
+        )
         scale = want.double().abs().max() if want.numel() else torch.ones(())
         assert error <= tolerance * scale, f"{what} {name}: off by {error} of {scale}"
 

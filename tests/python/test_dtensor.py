@@ -83,14 +83,20 @@ def test_the_callers_tensor_is_not_aliased():
         d = lins.distribute_tensor(x, mesh, "R")
         x.zero_()
         assert torch.equal(d.to_local(), arange(4, 4))
-        assert not lins.distribute_tensor(arange(4).requires_grad_(), mesh, "R").to_local().requires_grad
+        assert (
+            not lins.distribute_tensor(arange(4).requires_grad_(), mesh, "R")
+            .to_local()
+            .requires_grad
+        )
 
     run((1, 2), check)
 
 
 def test_properties():
     def check(mesh):
-        d = lins.distribute_tensor(arange(4, 2, dtype=torch.int64), mesh, [lins.Shard(0), lins.Replicate()])
+        d = lins.distribute_tensor(
+            arange(4, 2, dtype=torch.int64), mesh, [lins.Shard(0), lins.Replicate()]
+        )
         assert (d.shape, d.dtype, str(d.layout)) == ((4, 2), torch.int64, "S0(a)")
         assert d.mesh.axes == mesh.axes
         assert d.layout == lins.Layout("S0(a)", shape=(4, 2), mesh=mesh)
@@ -106,7 +112,15 @@ def test_properties():
 
 @pytest.mark.parametrize(
     "dtype",
-    [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64],
+    [
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.uint8,
+        torch.bool,
+        torch.complex64,
+    ],
 )
 def test_any_dtype_moves(dtype):
     x = (arange(6, 5) % 7).to(dtype)
@@ -150,11 +164,15 @@ def test_inference_over_two_axes_and_placements():
 def test_local_shapes_that_fit_nothing_are_an_error_on_all_ranks():
     # Case 5: columns 2, 3, 4, 5.
     def columns(mesh):
-        with pytest.raises(lins.LinsError, match=r"\(3, 2\), \(3, 3\), \(3, 4\), \(3, 5\).*\(3, 14\)"):
+        with pytest.raises(
+            lins.LinsError, match=r"\(3, 2\), \(3, 3\), \(3, 4\), \(3, 5\).*\(3, 14\)"
+        ):
             lins.DTensor.from_local(torch.zeros(3, mesh.rank + 2), mesh, "S1(x)")
         # A shape that does not fit either.
         if mesh.rank != 2:  # 14 columns are 4, 4, 4, 2: rank 2 would be content
-            with pytest.raises(lins.LinsError, match=rf"\(3, {mesh.rank + 2}\) on rank {mesh.rank}"):
+            with pytest.raises(
+                lins.LinsError, match=rf"\(3, {mesh.rank + 2}\) on rank {mesh.rank}"
+            ):
                 lins.DTensor.from_local(torch.zeros(3, mesh.rank + 2), mesh, "S1(x)", shape=(3, 14))
 
     def replicas(mesh):

@@ -118,7 +118,13 @@ def stay_away(mesh):
 def test_a_rank_that_stays_away_is_a_time_out_on_the_other():
     (seconds, text), _ = processes((1, 2), stay_away, timeout=3.0)
     assert 2 < seconds < 6
-    for part in ("all_gather failed on rank 0", "'root'", "role gather", "group [0, 1]", "time-out 3 s"):
+    for part in (
+        "all_gather failed on rank 0",
+        "'root'",
+        "role gather",
+        "group [0, 1]",
+        "time-out 3 s",
+    ):
         assert part in text
 
 

@@ -66,7 +66,9 @@ def test_cut_parameters_are_complete_in_forward_and_freed_after():
             block.register_forward_pre_hook(look)
         loss = whole_loss(model, 0)
         for action in (lambda: model.blocks[0].up.weight + 1, lambda: model.inp.bias.tolist()):
-            with pytest.raises(RuntimeError, match=r"cut over 4 ranks and not gathered.*lins\.unsharded"):
+            with pytest.raises(
+                RuntimeError, match=r"cut over 4 ranks and not gathered.*lins\.unsharded"
+            ):
                 action()
         loss.backward()
         with pytest.raises(RuntimeError, match="unit 'blocks.1'"):
@@ -116,7 +118,11 @@ def test_what_unsharded_does_not_write_back_is_lost_where_parameters_are_cut():
         with lins.unsharded(model), torch.no_grad():
             model.head.bias.fill_(100)
         models.assert_equal(models.parameters(model), want)
-        with pytest.raises(ZeroDivisionError), lins.unsharded(model, writeback=True), torch.no_grad():
+        with (
+            pytest.raises(ZeroDivisionError),
+            lins.unsharded(model, writeback=True),
+            torch.no_grad(),
+        ):
             model.head.bias.fill_(100)
             raise ZeroDivisionError
         models.assert_equal(models.parameters(model), want)
@@ -344,7 +350,9 @@ def test_a_hundred_steps_keep_memory_flat():
         return seen
 
     for seen in lins.testing.run((2, 2), AXES, check):
-        flat = [{k: v for k, v in m.items() if not k.startswith("peak") and k != "pooled"} for m in seen]
+        flat = [
+            {k: v for k, v in m.items() if not k.startswith("peak") and k != "pooled"} for m in seen
+        ]
         assert all(m == flat[0] for m in flat)
         pooled = [m["pooled"] for m in seen]
         assert pooled[-1] <= 2 * pooled[1]

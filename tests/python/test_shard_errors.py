@@ -247,7 +247,10 @@ def test_a_step_in_the_middle_of_an_accumulation():
             {"param_groups": [{"params": ["inp.bias"]}, {"params": ["inp.bias"]}]},
             r"shape \(5,\) is in two param_groups",
         ),
-        ({"param_groups": [{"params": [torch.zeros(7)]}]}, r"shape \(7,\).*not the wrapped model's"),
+        (
+            {"param_groups": [{"params": [torch.zeros(7)]}]},
+            r"shape \(7,\).*not the wrapped model's",
+        ),
         ({"lr": -1.0}, "lr=-1.0: legal is lr >= 0"),
         ({"eps": -1e-8}, "eps=-1e-08"),
         ({"weight_decay": -0.1}, "weight_decay=-0.1"),

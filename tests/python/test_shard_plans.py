@@ -45,7 +45,9 @@ def test_whole_numbers_train_bit_for_bit_under_every_nested_plan(shape, micro_ba
     for rank, results in enumerate(lins.testing.run(shape, AXES, check)):
         for plan, (grads, params) in zip(plans, results, strict=True):
             for step in range(3):
-                models.assert_equal(grads[step], want_grads[step], f"{plan} rank {rank} step {step}")
+                models.assert_equal(
+                    grads[step], want_grads[step], f"{plan} rank {rank} step {step}"
+                )
             models.assert_equal(params, want_params, f"{plan} rank {rank}")
 
 
@@ -117,7 +119,9 @@ def test_overlap_and_prefetch_do_not_change_values(overlap, prefetch, alone):
 
     def check(mesh):
         return [
-            models.train(mesh, plan, **options, overlap=overlap, prefetch=prefetch, units="linear")[1]
+            models.train(mesh, plan, **options, overlap=overlap, prefetch=prefetch, units="linear")[
+                1
+            ]
             for plan in SOME
         ]
 
@@ -145,7 +149,10 @@ def test_presets_are_plans():
                 model = lins.lins_shard(models.Stack(), mesh, policy)
                 lins.AdamW(model)
                 layouts.append(
-                    {n: (str(s.param.layout), str(s.exp_avg.layout)) for n, s in lins.states(model).items()}
+                    {
+                        n: (str(s.param.layout), str(s.exp_avg.layout))
+                        for n, s in lins.states(model).items()
+                    }
                 )
             out.append(layouts)
         return out

@@ -70,7 +70,9 @@ def test_collectives_time_out_with_their_details():
             return None
         gather(mesh)
 
-    with pytest.raises(lins.LinsError, match=r"all_gather failed on rank 1 .*group \[0, 1\].*time-out 0.5 s"):
+    with pytest.raises(
+        lins.LinsError, match=r"all_gather failed on rank 1 .*group \[0, 1\].*time-out 0.5 s"
+    ):
         lins.testing.run((1, 2), AXES, check, timeout=0.5)
 
 
@@ -84,7 +86,10 @@ def test_delays_match_and_end():
         gather(mesh)
         with lins.testing.delay(op="all_gather", seconds=0.1):
             assert seconds(gather, mesh) >= 0.09
-        with lins.testing.delay(op="broadcast", seconds=5.0), lins.testing.delay(role="reduce", seconds=5.0):
+        with (
+            lins.testing.delay(op="broadcast", seconds=5.0),
+            lins.testing.delay(role="reduce", seconds=5.0),
+        ):
             assert seconds(gather, mesh) < 2.0
         d = lins.testing.delay(seconds=0.05, role="other")
         assert seconds(gather, mesh) >= 0.04

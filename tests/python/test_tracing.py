@@ -93,7 +93,11 @@ def test_a_step_by_roles_and_units(overlap):
             assert r.end >= r.start > 0
         assert {r.unit for r in by_role["gather"]} == {"root", "blocks.0", "blocks.1"}
         for r in by_role["gather"]:
-            assert (r.op, r.axes, r.group) == ("all_gather", "gpu", [2 * (mesh.rank // 2), 2 * (mesh.rank // 2) + 1])
+            assert (r.op, r.axes, r.group) == (
+                "all_gather",
+                "gpu",
+                [2 * (mesh.rank // 2), 2 * (mesh.rank // 2) + 1],
+            )
             assert r.bytes == 4 * (32 if r.unit == "root" else 56)
         # Each block twice for each micro-batch; the root, needed from end to end, at least once.
         for unit in ("blocks.0", "blocks.1"):

@@ -1,0 +1,114 @@
+// DTensor, Execute and Region on ranks as threads.
+#include "dtensor/dtensor.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "dtensor/execute.h"
+#include "dtensor/region.h"
+#include "mesh/error.h"
+#include "tests/comm/ranks.h"
+
+namespace lins {
+namespace {
+
+void OnMesh(std::vector<int64_t> shape, const std::function<void(const LiveMesh&)>& fn) {
+  int64_t size = 1;
+  for (int64_t n : shape) size *= n;
+  const auto worlds = World::Threads(size, 20.0);
+  testing::RunRanks(
+      size,
+      [&](int64_t rank) {
+        RankContext::Scope scope(worlds[rank]->context_ptr());
+        fn(LiveMesh::Create(worlds[rank], shape, {"node", "gpu"}));
+      },
+      [&](const char* what) { worlds[0]->Abort(what); });
+}
+
+at::Tensor Arange(int64_t rows, int64_t columns) {
+  return at::arange(rows * columns, at::kFloat).view({rows, columns});
+}
+
+const char* const kLayouts[] = {"R",         "S0(gpu)",         "S0(gpu,node)",  "S0(node,gpu)",
+                                "S1(gpu)",   "S0(node) S1(gpu)", "F(gpu,node)",   "F(node)",
+                                "O(gpu; 1)", "+sum(gpu)",        "S0(gpu) +sum(node)"};
+
+TEST(DTensor, EveryLayoutReachesEveryOther) {
+  OnMesh({2, 2}, [](const LiveMesh& mesh) {
+    for (const at::Tensor& x : {Arange(5, 3), Arange(1, 4), Arange(0, 2)}) {
+      for (const char* from : kLayouts) {
+        for (const char* to : kLayouts) {
+          const DTensor d = DTensor::Distribute(x, mesh, from).Redistribute(to);
+          EXPECT_EQ(d.layout().LocalShape(mesh.rank()),
+                    Shape(d.ToLocal().sizes().begin(), d.ToLocal().sizes().end()));
+          EXPECT_TRUE(at::equal(d.FullTensor(), x)) << from << " -> " << to;
+        }
+      }
+    }
+  });
+}
+
+TEST(DTensor, MeshesOfOneAreLegal) {
+  OnMesh({1, 1}, [](const LiveMesh& mesh) {
+    const DTensor d = DTensor::Distribute(Arange(3, 2), mesh, "S0(gpu)");
+    EXPECT_TRUE(at::equal(d.FullTensor(), Arange(3, 2)));
+  });
+}
+
+TEST(DTensor, ShapesComeFromAllRanks) {
+  OnMesh({1, 4}, [](const LiveMesh& mesh) {
+    const int64_t rows[] = {3, 3, 3, 1};
+    const DTensor d = DTensor::FromLocal(at::ones({rows[mesh.rank()], 2}), mesh, "S0(gpu)");
+    EXPECT_EQ(d.shape(), (Shape{10, 2}));
+    EXPECT_THROW(DTensor::FromLocal(at::ones({2, mesh.rank() + 2}), mesh, "S1(gpu)"), Error);
+  });
+}
+
+TEST(Execute, GathersIntoTheBufferThatHoldsTheShard) {
+  OnMesh({2, 2}, [](const LiveMesh& mesh) {
+    const Layout whole = Layout::Replicated({8}, mesh);
+    const Layout cut = ValueOrThrow(Layout::Parse("S0(gpu,node)", {8}, mesh));
+    const RedistributionPlan plan = ValueOrThrow(PlanRedistribution(cut, whole, 4));
+    const at::Tensor out = at::full({8}, -1.0f);
+    const Range mine = cut.RangesOf(mesh.rank())[0];
+    const at::Tensor shard = out.narrow(0, mine.first, mine.second - mine.first);
+    shard.copy_(at::arange(mine.first, mine.second));
+    const at::Tensor result = Execute(plan, shard, mesh, {Role::kGather, "unit", out});
+    EXPECT_EQ(result.data_ptr(), out.data_ptr());
+    EXPECT_TRUE(at::equal(out, at::arange(8, at::kFloat)));
+  });
+}
+
+TEST(Execute, AnEmptyPlanReturnsItsInput) {
+  OnMesh({1, 2}, [](const LiveMesh& mesh) {
+    const Layout whole = Layout::Replicated({4}, mesh);
+    const RedistributionPlan plan = ValueOrThrow(PlanRedistribution(whole, whole, 4));
+    const at::Tensor x = at::ones({4});
+    EXPECT_EQ(Execute(plan, x, mesh).data_ptr(), x.data_ptr());
+  });
+}
+
+TEST(Region, CommonElementsAreAddressedInTheLocalTensor) {
+  const Mesh mesh = ValueOrThrow(Mesh::Create({2}, {"x"}));
+  const Layout rows = ValueOrThrow(Layout::Parse("S0(x)", {4, 6}, mesh));
+  const Layout columns = ValueOrThrow(Layout::Parse("S1(x)", {4, 6}, mesh));
+  const at::Tensor x = Arange(4, 6);
+  // Rank 1's rows that rank 0 has columns of: rows 2-3, columns 0-2.
+  const Region r = Region::Common(rows, 1, columns, 0);
+  EXPECT_EQ(r.numel(), 6);
+  EXPECT_FALSE(r.IsRun());
+  const at::Tensor local = x.narrow(0, 2, 2).contiguous(), flat = at::empty({6});
+  r.Extract(local, flat);
+  EXPECT_TRUE(at::equal(flat.view({2, 3}), x.narrow(0, 2, 2).narrow(1, 0, 3)));
+  const at::Tensor back = at::zeros({2, 6});
+  r.Insert(back, flat);
+  EXPECT_TRUE(at::equal(back.narrow(1, 0, 3), local.narrow(1, 0, 3)));
+  EXPECT_EQ(back.narrow(1, 3, 3).abs().sum().item<float>(), 0);
+  const Region same = Region::Common(rows, 1, rows, 1);
+  EXPECT_TRUE(same.IsRun());
+  EXPECT_EQ(same.Begin(), 0);
+  EXPECT_EQ(Region::Common(rows, 0, rows, 1).numel(), 0);
+}
+
+}  // namespace
+}  // namespace lins
