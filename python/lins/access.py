@@ -15,7 +15,8 @@ from lins.sharding import handle_of
 class State(NamedTuple):
     """The distributed states of one parameter. None: absent (not needed, or not made yet).
 
-    grad: the reduced and divided mean, after the last micro-batch of a step. Of a parameter that no rank
+    grad: the reduced and divided mean, after the last micro-batch of a step. Of a parameter that
+    no rank
     has used: zeros, and None once clip_grad_norm_ or the optimizer has compared the ranks.
     """
 

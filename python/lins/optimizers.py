@@ -23,11 +23,14 @@ class AdamW(torch.optim.Optimizer):
     Args:
         model: wrapped by lins_shard.
         lr, betas, eps, weight_decay, maximize: as in torch.optim.AdamW.
-        param_groups: dicts with "params" (names or parameters) and options of their own; parameters in
+        param_groups: dicts with "params" (names or parameters) and options of their own;
+        parameters in
             no group form one more, with the defaults.
 
-    Updates equal torch.optim.AdamW's on the whole parameters, in any layout. step() brings updated slices
-    to all ranks that hold them, so it is collective. A parameter without gradient on every rank is left
+    Updates equal torch.optim.AdamW's on the whole parameters, in any layout. step() brings updated
+    slices
+    to all ranks that hold them, so it is collective. A parameter without gradient on every rank is
+    left
     alone. A gradient that is not finite on any rank skips the step on all: see skipped_steps.
     """
 
@@ -73,7 +76,7 @@ class AdamW(torch.optim.Optimizer):
         self._handle.core.zero_grad()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Updates all parameters. Collective. Without gradients since zero_grad() nothing changes."""
+        """Updates all parameters. Collective. Without gradients nothing changes."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -127,7 +130,7 @@ def _groups(handle: Handle, given: Iterable[dict[str, Any]]) -> list[dict[str, A
                 p = handle.names[p]
             elif id(p) not in handle.unit_of:
                 raise LinsValueError(
-                    f"a parameter of shape {tuple(p.shape)} in param_groups is not the wrapped model's"
+                    f"a parameter of shape {tuple(p.shape)} in param_groups is not the model's"
                 )
             if id(p) in taken:
                 raise LinsValueError(
@@ -146,8 +149,10 @@ def _groups(handle: Handle, given: Iterable[dict[str, Any]]) -> list[dict[str, A
 def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
     """Scales all gradients of a step so that their global norm is at most max_norm.
 
-    Returns the norm before, as a float tensor: over all parameters, each element counted once however many
-    ranks hold it. norm_type: 1, 2 or inf. One small reduction over all ranks, which step() uses again.
+    Returns the norm before, as a float tensor: over all parameters, each element counted once
+    however many
+    ranks hold it. norm_type: 1, 2 or inf. One small reduction over all ranks, which step() uses
+    again.
     """
     if not max_norm >= 0 or math.isnan(norm_type):
         raise LinsValueError(

@@ -39,7 +39,7 @@ def resolve(policy: object, mesh: _planning.Mesh, family: str) -> _planning.Plac
         )
     if not isinstance(policy, str | Policy):
         raise LinsValueError(
-            f"policy {policy!r} of type {type(policy).__name__}: legal are a preset or factors as a "
-            "string ('zero3', 'P=1 G=4x1 OS=8x1'), or lins.Policy(param=, grad=, optim=)"
+            f"policy {policy!r} of type {type(policy).__name__}: legal are a preset or factors as "
+            "a string ('zero3', 'P=1 G=4x1 OS=8x1'), or lins.Policy(param=, grad=, optim=)"
         )
     return _planning.Placement(str(policy), mesh)

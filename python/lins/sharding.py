@@ -122,7 +122,8 @@ def _check(model: nn.Module, init: str, *dtypes: torch.dtype | None) -> None:
     for p in model.parameters():
         if hasattr(p, "_lins_handle"):
             raise LinsValueError(
-                f"{type(model).__name__} is wrapped already, in whole or in part: a module is wrapped once"
+                f"{type(model).__name__} is wrapped already, in whole or in part: "
+                "a module is wrapped once"
             )
         if p.device.type == "meta":
             raise LinsValueError("parameters on the meta device: give them values first")
@@ -191,7 +192,7 @@ def _share_buffers(model: nn.Module, mesh: _core.LiveMesh) -> None:
 def _hook(
     core: _core.ShardedModel, index: int, module: nn.Module, cast: torch.dtype | None
 ) -> None:
-    """Gathers before the module's forward, frees after; marks where its backward begins and ends."""
+    """Gathers before the forward, frees after; marks where the backward begins and ends."""
 
     def prepare(t: torch.Tensor) -> torch.Tensor:
         return t.to(cast) if cast is not None and t.is_floating_point() else t

@@ -29,9 +29,10 @@ at::Tensor Arange(int64_t rows, int64_t columns) {
   return at::arange(rows * columns, at::kFloat).view({rows, columns});
 }
 
-const char* const kLayouts[] = {"R",         "S0(gpu)",         "S0(gpu,node)",  "S0(node,gpu)",
-                                "S1(gpu)",   "S0(node) S1(gpu)", "F(gpu,node)",   "F(node)",
-                                "O(gpu; 1)", "+sum(gpu)",        "S0(gpu) +sum(node)"};
+const char* const kLayouts[] = {
+    "R",         "S0(gpu)",          "S0(gpu,node)",      "S0(node,gpu)",
+    "S1(gpu)",   "S0(node) S1(gpu)", "F(gpu,node)",       "F(node)",
+    "O(gpu; 1)", "+sum(gpu)",        "S0(gpu) +sum(node)"};
 
 TEST(DTensor, EveryLayoutReachesEveryOther) {
   OnMesh({2, 2}, [](const LiveMesh& mesh) {

@@ -16,7 +16,8 @@ at::Tensor Values(int64_t n, at::ScalarType dtype, int64_t seed) {
 }
 
 // The formula of the header, in fp64.
-void Reference(const AdamWStep& a, at::Tensor& p, const at::Tensor& grad, at::Tensor& m, at::Tensor& v) {
+void Reference(const AdamWStep& a, at::Tensor& p, const at::Tensor& grad, at::Tensor& m,
+               at::Tensor& v) {
   const at::Tensor g = a.maximize ? -grad : grad;
   p = p * (1 - a.lr * a.weight_decay);
   m = m + (1 - a.beta1) * (g - m);
@@ -26,15 +27,19 @@ void Reference(const AdamWStep& a, at::Tensor& p, const at::Tensor& grad, at::Te
 }
 
 TEST(AdamWUpdate, FollowsTheFormulaForAllSizesAndSettings) {
-  const AdamWStep settings[] = {{},
-                                {.lr = 0.1, .beta1 = 0.2, .beta2 = 0.5, .eps = 1e-3, .weight_decay = 0},
-                                {.lr = 0.5, .weight_decay = 0.3, .maximize = true},
-                                {.lr = 1, .beta1 = 0, .beta2 = 0, .eps = 1e-30}};
+  const AdamWStep settings[] = {
+      {},
+      {.lr = 0.1, .beta1 = 0.2, .beta2 = 0.5, .eps = 1e-3, .weight_decay = 0},
+      {.lr = 0.5, .weight_decay = 0.3, .maximize = true},
+      {.lr = 1, .beta1 = 0, .beta2 = 0, .eps = 1e-30}};
   for (const AdamWStep& s : settings) {
     for (int64_t n : {0, 1, 5, 64, 4095, 4096, 4097, 10000}) {
       for (at::ScalarType dtype : {at::kFloat, at::kDouble}) {
         at::Tensor p = Values(n, dtype, 1), m = at::zeros({n}, dtype), v = at::zeros({n}, dtype);
-        at::Tensor p64 = p.to(at::kDouble), m64 = m.to(at::kDouble), v64 = v.to(at::kDouble);
+        const auto widen = [](const at::Tensor& t) {
+          return t.to(at::kDouble, false, /*copy=*/true);
+        };
+        at::Tensor p64 = widen(p), m64 = widen(m), v64 = widen(v);
         for (int64_t step = 1; step <= 3; ++step) {
           AdamWStep now = s;
           now.step = step;
@@ -52,14 +57,15 @@ TEST(AdamWUpdate, FollowsTheFormulaForAllSizesAndSettings) {
 
 TEST(AdamWUpdate, APieceGetsTheBitsOfTheWhole) {
   const int64_t n = 9001;
-  at::Tensor p = Values(n, at::kFloat, 1), m = Values(n, at::kFloat, 2), v = Values(n, at::kFloat, 3).abs();
+  at::Tensor p = Values(n, at::kFloat, 1), m = Values(n, at::kFloat, 2),
+             v = Values(n, at::kFloat, 3).abs();
   const at::Tensor g = Values(n, at::kFloat, 4);
   at::Tensor p2 = p.clone(), m2 = m.clone(), v2 = v.clone();
   AdamWUpdate({.step = 3}, p, g, m, v);
   for (int64_t at = 0, k = 1; at < n; at += k, k = k * 3 % 1000 + 1) {
     const int64_t count = std::min(k, n - at);
-    AdamWUpdate({.step = 3}, p2.narrow(0, at, count), g.narrow(0, at, count), m2.narrow(0, at, count),
-                v2.narrow(0, at, count));
+    AdamWUpdate({.step = 3}, p2.narrow(0, at, count), g.narrow(0, at, count),
+                m2.narrow(0, at, count), v2.narrow(0, at, count));
   }
   EXPECT_TRUE(at::equal(p, p2));
   EXPECT_TRUE(at::equal(m, m2));
@@ -94,7 +100,8 @@ TEST(PowerSum, ShowsWhatIsNotFinite) {
     for (int64_t at : {0, 8, 16}) {
       at::Tensor x = at::ones({17});
       x[at] = bad;
-      for (double p : {1.0, 2.0, kInf}) EXPECT_FALSE(std::isfinite(PowerSum(x, p))) << bad << " " << p;
+      for (double p : {1.0, 2.0, kInf})
+        EXPECT_FALSE(std::isfinite(PowerSum(x, p))) << bad << " " << p;
     }
   }
 }

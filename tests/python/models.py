@@ -1,7 +1,9 @@
 """Small models and the arithmetic of one process, shared by the tests of sharding.
 
-With whole=True all weights and inputs are small whole numbers, so that every sum is exact in fp32 whatever
-its order. SIGN_DESCENT keeps them whole: without memory, Adam moves each weight by lr in the direction of its
+With whole=True all weights and inputs are small whole numbers, so that every sum is exact in fp32
+whatever
+its order. SIGN_DESCENT keeps them whole: without memory, Adam moves each weight by lr in the
+direction of its
 gradient.
 """
 

@@ -48,7 +48,7 @@ def play(fn, shape, rank, port, timeout, pipe):
 
 
 def processes(shape, fn, timeout=30.0):
-    """fn(mesh) in a process for each rank, which must all end within a minute. Results are plain values."""
+    """Calls fn(mesh) in a process for each rank, which must end within a minute."""
     port, ranks = free_port(), []
     for rank in range(shape[0] * shape[1]):
         receive, send = SPAWN.Pipe(duplex=False)
@@ -59,7 +59,7 @@ def processes(shape, fn, timeout=30.0):
     deadline = time.monotonic() + 60
     results = []
     try:
-        for rank, (process, receive) in enumerate(ranks):
+        for rank, (_process, receive) in enumerate(ranks):
             assert receive.poll(max(0.0, deadline - time.monotonic())), f"rank {rank} is silent"
             kind, value = receive.recv()
             assert kind == "result", f"rank {rank}: {value}"

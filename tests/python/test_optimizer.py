@@ -18,7 +18,7 @@ def whole_step(model, rank, step=0):
 
 
 def alone(make_optimizer, steps=3, ranks=4, after=None):
-    """Parameters of one process. Gradients are whole numbers that no parameter has a part in: exact."""
+    """Parameters of one process; gradients are whole numbers without a parameter in them."""
     model = Flat()
     opt = make_optimizer(model)
     for step in range(steps):

@@ -71,7 +71,7 @@ def test_cut_parameters_are_complete_in_forward_and_freed_after():
             ):
                 action()
         loss.backward()
-        with pytest.raises(RuntimeError, match="unit 'blocks.1'"):
+        with pytest.raises(RuntimeError, match=r"unit 'blocks\.1'"):
             print(model.blocks[1].down.weight)
         held = lins.memory(model)
         assert held["buffers"] == held["live_leases"] == 0
@@ -580,7 +580,7 @@ def test_parameters_smaller_than_the_group_leave_empty_shards():
 
 def test_double_precision_parameters():
     options = {"steps": 2, "settings": ADAM}
-    want_grads, want = models.train_alone(4, **options)
+    _, want = models.train_alone(4, **options)
 
     def loss(model, rank):
         x, y = models.batch(0, 0, rank)
@@ -842,7 +842,8 @@ def test_bf16_parameters_keep_fp32_masters():
             assert torch.equal(s.param.full_tensor(), s.master.full_tensor().bfloat16())
         return {n: s.master.full_tensor().clone() for n, s in states.items()}
 
-    # The same casts in one process: bf16 working copies of fp32 masters, fp32 sums of bf16 gradients.
+    # The same casts in one process: bf16 working copies of fp32 masters, fp32 sums of bf16
+    # gradients.
     masters = Stack()
     work = Stack().bfloat16()
     opt = torch.optim.AdamW(masters.parameters(), **ADAM)
@@ -862,7 +863,8 @@ def test_bf16_parameters_keep_fp32_masters():
     want = models.clone(masters.named_parameters())
     for results in everywhere(check):
         for plan, got in results.items():
-            # Gradients are summed in bf16 (grad_dtype's default), 8 bits: updates of 0.01 agree to some 2^-6.
+            # Gradients are summed in bf16 (grad_dtype's default), 8 bits: updates of 0.01 agree to
+            # some 2^-6.
             models.assert_close(got, want, plan, tolerance=1e-3)
 
 

@@ -1,4 +1,4 @@
-"""What users get wrong: an error that says what was given and what is legal, on every rank, at once."""
+"""What users get wrong: errors that say what was given and what is legal, on every rank."""
 
 import re
 import time
@@ -351,7 +351,7 @@ def test_a_parameter_used_outside_its_unit_is_an_error():
 
     def check(mesh):
         model = lins.lins_shard(Leaky(), mesh, "zero3", prefetch=0)
-        with pytest.raises(RuntimeError, match="unit 'blocks.1' are cut over 4 ranks"):
+        with pytest.raises(RuntimeError, match=r"unit 'blocks\.1' are cut over 4 ranks"):
             models.backward(model, 0, mesh.rank)
 
     lins.testing.run((2, 2), AXES, check)

@@ -43,7 +43,9 @@ struct Model {
     return core->Call(0, {x}, [&](const std::vector<at::Tensor>& in) {
       at::Tensor y = at::zeros({});
       for (int u = 0; u < 3; ++u) {
-        y = y + core->Call(u + 1, {in[0]}, [&](const std::vector<at::Tensor>& t) { return (weights[u] * t[0]).sum(); });
+        y = y + core->Call(u + 1, {in[0]}, [&](const std::vector<at::Tensor>& t) {
+          return (weights[u] * t[0]).sum();
+        });
       }
       return y;
     });
@@ -93,7 +95,8 @@ TEST_P(PlanTest, AdamWMovesEveryReplicaAlike) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, PlanTest,
-                         ::testing::Values("ddp", "zero1", "zero2", "zero3", "hsdp", "P=1 G=2x1 OS=4"));
+                         ::testing::Values("ddp", "zero1", "zero2", "zero3", "hsdp",
+                                           "P=1 G=2x1 OS=4"));
 
 TEST(ShardedModel, UnshardedParametersAreWholeAndWrittenBack) {
   OnRanks({2, 2}, [](const LiveMesh& mesh) {
@@ -104,7 +107,8 @@ TEST(ShardedModel, UnshardedParametersAreWholeAndWrittenBack) {
     EXPECT_TRUE(at::equal(model.weights[1], at::ones({kSize})));
     model.weights[1].fill_(5);
     model.core->Reshard({2}, /*writeback=*/true);
-    EXPECT_TRUE(at::equal(model.core->States()[1].second.param.FullTensor(), at::full({kSize}, 5.0f)));
+    EXPECT_TRUE(
+        at::equal(model.core->States()[1].second.param.FullTensor(), at::full({kSize}, 5.0f)));
   });
 }
 

@@ -24,8 +24,10 @@ def loss_of(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tensor)
 
 
 def clip(params: list[torch.nn.Parameter], max_norm: float) -> torch.Tensor:
-    """Torch's clip_grad_norm_, but for its fp32 sums: over millions of elements their round-off is 1e-6
-    of the norm, which AdamW carries on until norms of step 20 differ by 1e-4.
+    """Clips as torch's clip_grad_norm_ does, by a norm summed in fp64.
+
+    torch's fp32 sums over millions of elements are off by 1e-6 of the norm, which AdamW carries on
+    until norms of step 20 differ by 1e-4.
     """
     norms = [torch.linalg.vector_norm(p.grad, dtype=torch.float64) for p in params]
     norm = torch.linalg.vector_norm(torch.stack(norms)).float()
