@@ -380,6 +380,11 @@ class Search {
       const int x = labels_[from].split;
       Receive(label.edge.kind, label.edge.axes, x, label.split);
       auto [kind, axes] = KindAndAxes(label.edge, x, label.split);
+      // A split may also come or go along axes of one rank: the step is that of the others.
+      const auto one = [](const SubAxis& a) { return a.size == 1; };
+      if (!std::all_of(axes.begin(), axes.end(), one)) {
+        axes.erase(std::remove_if(axes.begin(), axes.end(), one), axes.end());
+      }
       Layout after = s_.ToLayout(label.split, pendings_[label.pending]);
       Step step{kind, std::move(axes), before, after};
       const int64_t in = s_.split(x).most, to = s_.split(label.split).most;
