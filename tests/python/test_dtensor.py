@@ -101,9 +101,9 @@ def test_properties():
         assert same.layout == d.layout
         return repr(d)
 
-    assert run((2, 2), check)[3] == (
-        "DTensor(S0(a), shape=(4, 2), dtype=Long, Mesh(a=2, b=2), rank 3)"
-    )
+    text = run((2, 2), check)[3]
+    for part in ("S0(a)", "shape=(4, 2)", "torch.int64", "Mesh(a=2, b=2)", "rank 3"):
+        assert part in text
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_a_step_in_the_middle_of_an_accumulation():
         ),
         (
             {"param_groups": [{"params": [torch.zeros(7)]}]},
-            r"shape \(7,\).*not the wrapped model's",
+            r"shape \(7,\).*not the model's",
         ),
         ({"lr": -1.0}, "lr=-1.0: legal is lr >= 0"),
         ({"eps": -1e-8}, "eps=-1e-08"),
