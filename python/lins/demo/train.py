@@ -26,8 +26,8 @@ def loss_of(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tensor)
 def clip(params: list[torch.nn.Parameter], max_norm: float) -> torch.Tensor:
     """Clips as torch's clip_grad_norm_ does, by a norm summed in fp64.
 
-    torch's fp32 sums over millions of elements are off by 1e-6 of the norm, which AdamW carries on
-    until norms of step 20 differ by 1e-4.
+    torch's fp32 sums were seen to be off by 2e-7 to 2e-5 of the norm, by the step. AdamW carries it
+    on: norms of step 20 then differed by 7e-5 between plain torch with and without this.
     """
     norms = [torch.linalg.vector_norm(p.grad, dtype=torch.float64) for p in params]
     norm = torch.linalg.vector_norm(torch.stack(norms)).float()
