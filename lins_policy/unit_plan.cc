@@ -27,15 +27,15 @@ Axes ChainAxes(const Policy& policy, const Factors& state, const Mesh& mesh) {
   return out;
 }
 
-int64_t PaddedTotal(int64_t numel, const Policy& policy) {
-  const int64_t k = Product(policy.optim);
+int64_t PaddedTotal(int64_t numel, const Mesh& mesh) {
+  const int64_t k = mesh.size();
   return (numel + k - 1) / k * k;
 }
 
 absl::StatusOr<UnitPlan> MakeUnitPlan(const Policy& policy, int64_t numel, const Mesh& mesh,
                                       const StateSizes& sizes) {
   LINS_RETURN_IF_ERROR(ValidatePolicy(policy, mesh));
-  const int64_t total = PaddedTotal(numel, policy);
+  const int64_t total = PaddedTotal(numel, mesh);
   const Shape shape = {total};
   const Layout replicated = Layout::Replicated(shape, mesh);
   const Axes p = ChainAxes(policy, policy.param, mesh);

@@ -41,8 +41,9 @@ struct UnitPlan {
 // policy's states ends.
 Axes ChainAxes(const Policy& policy, const Factors& state, const Mesh& mesh);
 
-// Elements of a buffer that holds `numel` and divides among the policy's pieces.
-int64_t PaddedTotal(int64_t numel, const Policy& policy);
+// Elements of a buffer that holds `numel` and divides among all ranks, so that every collective on
+// it, an all-reduce included, has equal pieces.
+int64_t PaddedTotal(int64_t numel, const Mesh& mesh);
 
 absl::StatusOr<UnitPlan> MakeUnitPlan(const Policy& policy, int64_t numel, const Mesh& mesh,
                                       const StateSizes& sizes = {});

@@ -73,13 +73,34 @@ absl::string_view StepKindName(StepKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
+namespace {
+
+// The same elements on every rank without the mention of axes of one rank: a split or a reduction
+// over them is none. The search knows only what makes a difference.
+Layout WithoutSingles(const Layout& layout) {
+  const auto drop = [](auto& terms) {
+    for (auto& t : terms) {
+      const auto one = [](const SubAxis& a) { return a.size == 1; };
+      t.axes.erase(std::remove_if(t.axes.begin(), t.axes.end(), one), t.axes.end());
+    }
+    const auto empty = [](const auto& t) { return t.axes.empty(); };
+    terms.erase(std::remove_if(terms.begin(), terms.end(), empty), terms.end());
+  };
+  Terms terms = layout.terms();
+  drop(terms.shards);
+  drop(terms.partials);
+  return layout.WithTerms(std::move(terms));
+}
+
+}  // namespace
+
 absl::StatusOr<RedistributionPlan> PlanRedistribution(const Layout& src, const Layout& dst,
                                                       int64_t itemsize,
                                                       const PlanOptions& options) {
   if (itemsize < 1) return InvalidArgument("itemsize is ", itemsize, ", must be at least 1 byte");
   LINS_RETURN_IF_ERROR(CheckReachable(src, dst));
   RedistributionPlan plan{src, dst, itemsize, {}};
-  PlanSpace space(src, dst);
+  PlanSpace space(WithoutSingles(src), WithoutSingles(dst));
   plan.lower_bound_bytes =
       Bound(space).AtLeast(nullptr, space.src(), space.src_pending()) * itemsize;
   plan.peak_bytes = src.MaxLocalNumel() * itemsize;

@@ -52,11 +52,10 @@ TEST(UnitPlanTest, TheChainRunsFromNeighboursToNodes) {
   EXPECT_EQ(plan.total, 1024);
 }
 
-TEST(UnitPlanTest, ABufferIsPaddedToTheFinestState) {
+TEST(UnitPlanTest, ABufferIsPaddedToAMultipleOfTheRanks) {
   const Mesh mesh = *Mesh::Create({2, 4}, {"node", "gpu"});
-  const Policy policy = *ParsePolicy("zero1", mesh);
   for (int64_t numel = 0; numel <= 20; ++numel) {
-    const int64_t total = PaddedTotal(numel, policy);
+    const int64_t total = PaddedTotal(numel, mesh);
     EXPECT_EQ(total % 8, 0);
     EXPECT_TRUE(total >= numel && total < numel + 8) << numel;
   }
