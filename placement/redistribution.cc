@@ -89,6 +89,11 @@ Layout WithoutSingles(const Layout& layout) {
   Terms terms = layout.terms();
   drop(terms.shards);
   drop(terms.partials);
+  if (terms.flat && Mesh::GroupSize(terms.flat->axes) > 1) {
+    Axes& axes = terms.flat->axes;
+    const auto one = [](const SubAxis& a) { return a.size == 1; };
+    axes.erase(std::remove_if(axes.begin(), axes.end(), one), axes.end());
+  }
   return layout.WithTerms(std::move(terms));
 }
 
