@@ -122,7 +122,7 @@ def test_memory_is_what_the_factors_say(bf16):
             model = lins.lins_shard(Stack(), mesh, models.text((p, g, o)), **options)
             lins.AdamW(model)
             models.backward(model, 0, mesh.rank)
-            # 32 elements in the root and 56 (55 and padding) in each block: all divide by four ranks.
+            # 32 elements in the root and 56 (55 and padding) in each block.
             pieces = [32, 56, 56]
             memory = lins.memory(model)
             total = sum(pieces)
