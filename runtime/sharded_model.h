@@ -41,8 +41,8 @@ struct ShardOptions {
   int prefetch = 1;  // units gathered ahead
   bool check_init =
       false;  // an error when ranks' initial values differ, instead of rank 0's for all
-  std::optional<at::ScalarType> param_dtype, grad_dtype,
-      reduce_dtype;  // default: the parameter's own
+  // Default: the parameter's own.
+  std::optional<at::ScalarType> param_dtype = {}, grad_dtype = {}, reduce_dtype = {};
 };
 
 // The distributed states of one parameter. What does not exist (yet) is absent.
