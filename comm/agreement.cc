@@ -42,9 +42,7 @@ std::string Shown(const std::string& value) {
 
 void World::CheckAgreement(const std::string& what, const std::string& value) {
   if (size_ == 1) return;
-  std::vector<int64_t> ranks(size_);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  Communicator& world = Get(ranks, Role::kOther);
+  Communicator& world = Everyone(Role::kOther);
   const auto device = name_ == "nccl" ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
 
   const at::Tensor own = at::empty({2}, at::kLong);

@@ -131,6 +131,12 @@ Communicator& World::Get(const std::vector<int64_t>& ranks, Role role) {
   return *communicators_.emplace(key, std::move(made)).first->second;
 }
 
+Communicator& World::Everyone(Role role) {
+  std::vector<int64_t> ranks(size_);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return Get(ranks, role);
+}
+
 std::unique_ptr<Communicator> World::Connect(const std::vector<int64_t>& ranks, Role role) {
   std::vector<int64_t> sorted = ranks;
   std::sort(sorted.begin(), sorted.end());

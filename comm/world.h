@@ -53,6 +53,9 @@ class World {
   // created on first use, by all its ranks, and kept.
   Communicator& Get(const std::vector<int64_t>& ranks, Role role);
 
+  // The communicator of all ranks, in order.
+  Communicator& Everyone(Role role);
+
   // Throws an Error on every rank unless all pass the same `value`: "ranks disagree about WHAT:
   // rank 0 has
   // ..., rank 2 has ...". Collective over the world.

@@ -14,19 +14,16 @@ namespace {
 
 Shape ToShape(at::IntArrayRef sizes) { return Shape(sizes.begin(), sizes.end()); }
 
-// Every rank's local shape, padded to `ndim` numbers, by a gather over the whole mesh.
+// Every rank's local shape, by a gather over the whole mesh.
 std::vector<Shape> GatherShapes(const at::Tensor& local, const LiveMesh& mesh) {
   World& world = mesh.world();
-  std::vector<int64_t> all(world.size());
-  for (int64_t r = 0; r < world.size(); ++r) all[r] = r;
-  Communicator& comm = world.Get(all, Role::kOther);
   world.CheckAgreement("the number of dimensions of local tensors", absl::StrCat(local.dim()));
   world.CheckAgreement("the dtype of local tensors",
                        std::string(c10::toString(local.scalar_type())));
   const int64_t n = local.dim();
   const at::Tensor mine = at::tensor(local.sizes(), at::kLong).to(local.device());
   at::Tensor out = at::empty({world.size(), n}, mine.options());
-  comm.AllGather(out, mine).Wait();
+  world.Everyone(Role::kOther).AllGather(out, mine).Wait();
   out = out.cpu();
   std::vector<Shape> shapes;
   for (int64_t r = 0; r < world.size(); ++r) {
@@ -83,9 +80,7 @@ DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh, const 
       throw Error(absl::StrCat("src_rank ", *src_rank, " is outside ", mesh.ToString()));
     }
     value = value.clone();
-    std::vector<int64_t> all(mesh.size());
-    for (int64_t r = 0; r < mesh.size(); ++r) all[r] = r;
-    mesh.world().Get(all, Role::kOther).Broadcast(value, *src_rank).Wait();
+    mesh.world().Everyone(Role::kOther).Broadcast(value, *src_rank).Wait();
   }
   at::Tensor local = Execute(*plan, value, mesh);
   // The caller's tensor stays the caller's.

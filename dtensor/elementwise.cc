@@ -2,7 +2,6 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "dtensor/gradient.h"
 #include "dtensor/ops_internal.h"
@@ -184,9 +183,7 @@ int64_t WrapDim(absl::string_view op, const DTensor& x, int64_t dim) {
 }
 
 void ReduceOverMesh(const at::Tensor& value, ReduceOp op, const LiveMesh& mesh) {
-  std::vector<int64_t> all(mesh.size());
-  std::iota(all.begin(), all.end(), 0);
-  mesh.world().Get(all, Role::kOther).AllReduce(value, op).Wait();
+  mesh.world().Everyone(Role::kOther).AllReduce(value, op).Wait();
 }
 
 DTensor Reduced(const DTensor& x) {

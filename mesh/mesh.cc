@@ -211,6 +211,14 @@ Axes Canonical(const Mesh& mesh, absl::Span<const SubAxis> axes) {
   return out;
 }
 
+Axes WithoutSingles(const Axes& axes) {
+  Axes out;
+  for (const SubAxis& a : axes) {
+    if (a.size > 1) out.push_back(a);
+  }
+  return out;
+}
+
 Axes Subtract(const Mesh& mesh, absl::Span<const SubAxis> axes, absl::Span<const SubAxis> remove) {
   Axes rest = Canonical(mesh, axes);
   for (const SubAxis& r : Canonical(mesh, remove)) {

@@ -97,6 +97,8 @@ class Mesh {
 // Set operations on sub-axes. Inputs are valid for one mesh; order of the results is mesh order.
 // Canonical(a): sorted by axis, then slow to fast, neighbours that touch merged into one.
 Axes Canonical(const Mesh& mesh, absl::Span<const SubAxis> axes);
+// The same axes, in the same order, without those of one rank.
+Axes WithoutSingles(const Axes& axes);
 // What remains of `axes` without `remove`; `remove` must lie within `axes`.
 Axes Subtract(const Mesh& mesh, absl::Span<const SubAxis> axes, absl::Span<const SubAxis> remove);
 // True when every coordinate of `inner` is one of `axes`.

@@ -33,6 +33,23 @@ Step Rename(const Layout& src, const Layout& dst, int64_t itemsize, const CostMo
                   cost_model);
 }
 
+// The same elements on every rank without the mention of axes of one rank: a split or a reduction
+// over them is none. The search knows only what makes a difference. F stays F: it has a flat shape.
+Layout WithoutSingles(const Layout& layout) {
+  const auto drop = [](auto& terms) {
+    for (auto& t : terms) t.axes = WithoutSingles(t.axes);
+    const auto empty = [](const auto& t) { return t.axes.empty(); };
+    terms.erase(std::remove_if(terms.begin(), terms.end(), empty), terms.end());
+  };
+  Terms terms = layout.terms();
+  drop(terms.shards);
+  drop(terms.partials);
+  if (terms.flat && Mesh::GroupSize(terms.flat->axes) > 1) {
+    terms.flat->axes = WithoutSingles(terms.flat->axes);
+  }
+  return layout.WithTerms(std::move(terms));
+}
+
 struct PlanKey {
   const Layout *src, *dst;
   int64_t itemsize;
@@ -72,32 +89,6 @@ absl::string_view StepKindName(StepKind kind) {
       "all_to_all", "permute", "broadcast",  "exchange"};
   return kNames[static_cast<size_t>(kind)];
 }
-
-namespace {
-
-// The same elements on every rank without the mention of axes of one rank: a split or a reduction
-// over them is none. The search knows only what makes a difference.
-Layout WithoutSingles(const Layout& layout) {
-  const auto drop = [](auto& terms) {
-    for (auto& t : terms) {
-      const auto one = [](const SubAxis& a) { return a.size == 1; };
-      t.axes.erase(std::remove_if(t.axes.begin(), t.axes.end(), one), t.axes.end());
-    }
-    const auto empty = [](const auto& t) { return t.axes.empty(); };
-    terms.erase(std::remove_if(terms.begin(), terms.end(), empty), terms.end());
-  };
-  Terms terms = layout.terms();
-  drop(terms.shards);
-  drop(terms.partials);
-  if (terms.flat && Mesh::GroupSize(terms.flat->axes) > 1) {
-    Axes& axes = terms.flat->axes;
-    const auto one = [](const SubAxis& a) { return a.size == 1; };
-    axes.erase(std::remove_if(axes.begin(), axes.end(), one), axes.end());
-  }
-  return layout.WithTerms(std::move(terms));
-}
-
-}  // namespace
 
 absl::StatusOr<RedistributionPlan> PlanRedistribution(const Layout& src, const Layout& dst,
                                                       int64_t itemsize,

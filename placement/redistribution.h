@@ -90,6 +90,8 @@ Step MakeStep(StepKind kind, Axes axes, Layout before, Layout after, int64_t ite
 // The v of profiles, given what the fullest rank holds before and after: of an exchange, which may
 // replicate, the larger one.
 int64_t StepVolume(StepKind kind, int64_t in, int64_t out);
+// How a CostModel is told of a group: its size along the mesh's last axis, and along all others.
+std::pair<int64_t, int64_t> GpusAndNodes(const Mesh& mesh, const Axes& axes);
 // Bytes that `rank` receives in the step.
 int64_t RecvBytes(const Step& step, int64_t rank, int64_t itemsize);
 // Received bytes of the worst rank that no plan can avoid (docs/redistribution.md has the

@@ -358,8 +358,7 @@ class Search {
   double Seconds(StepKind kind, const Axes& axes, int from, int to) {
     const int64_t bytes =
         StepVolume(kind, s_.split(from).most, s_.split(to).most) * options_.itemsize;
-    int64_t gpus = 1, nodes = 1;
-    for (const SubAxis& a : axes) (a.axis == s_.mesh().ndim() - 1 ? gpus : nodes) *= a.size;
+    const auto [gpus, nodes] = GpusAndNodes(s_.mesh(), axes);
     const auto [it, fresh] = seconds_.try_emplace({kind, bytes, gpus, nodes}, 0);
     if (fresh) it->second = options_.cost_model->Seconds(kind, bytes, gpus, nodes);
     return it->second;
@@ -381,10 +380,7 @@ class Search {
       Receive(label.edge.kind, label.edge.axes, x, label.split);
       auto [kind, axes] = KindAndAxes(label.edge, x, label.split);
       // A split may also come or go along axes of one rank: the step is that of the others.
-      const auto one = [](const SubAxis& a) { return a.size == 1; };
-      if (!std::all_of(axes.begin(), axes.end(), one)) {
-        axes.erase(std::remove_if(axes.begin(), axes.end(), one), axes.end());
-      }
+      if (Mesh::GroupSize(axes) > 1) axes = WithoutSingles(axes);
       Layout after = s_.ToLayout(label.split, pendings_[label.pending]);
       Step step{kind, std::move(axes), before, after};
       const int64_t in = s_.split(x).most, to = s_.split(label.split).most;

@@ -77,6 +77,12 @@ int64_t StepVolume(StepKind kind, int64_t in, int64_t out) {
   return gathers ? out : pairwise ? std::max(in, out) : in;
 }
 
+std::pair<int64_t, int64_t> GpusAndNodes(const Mesh& mesh, const Axes& axes) {
+  int64_t gpus = 1, nodes = 1;
+  for (const SubAxis& a : axes) (a.axis == mesh.ndim() - 1 ? gpus : nodes) *= a.size;
+  return {gpus, nodes};
+}
+
 Step MakeStep(StepKind kind, Axes axes, Layout before, Layout after, int64_t itemsize,
               const CostModel* cost_model) {
   Step step{kind, std::move(axes), std::move(before), std::move(after)};
@@ -91,8 +97,7 @@ Step MakeStep(StepKind kind, Axes axes, Layout before, Layout after, int64_t ite
   step.in_bytes = in * itemsize;
   step.out_bytes = out * itemsize;
   if (cost_model && step.recv_bytes > 0) {
-    int64_t gpus = 1, nodes = 1;
-    for (const SubAxis& a : step.axes) (a.axis == mesh.ndim() - 1 ? gpus : nodes) *= a.size;
+    const auto [gpus, nodes] = GpusAndNodes(mesh, step.axes);
     step.seconds = cost_model->Seconds(kind, step.bytes, gpus, nodes);
   }
   return step;

@@ -87,11 +87,8 @@ void FlatBuffer::LoadInitial(bool check_init) {
         .copy_(params_[i]);
   }
   if (mesh_.size() > 1 && total > 0) {
-    std::vector<int64_t> all(mesh_.size());
-    for (int64_t r = 0; r < mesh_.size(); ++r) all[r] = r;
-    Communicator& comm = mesh_.world().Get(all, Role::kOther);
     at::Tensor first = check_init ? whole.clone() : whole;
-    comm.Broadcast(first, 0, {unit_, "", ""}).Wait();
+    mesh_.world().Everyone(Role::kOther).Broadcast(first, 0, {unit_, "", ""}).Wait();
     if (check_init) {
       std::string differs;
       for (size_t i = 0; i < windows_.size() && differs.empty(); ++i) {
@@ -280,22 +277,24 @@ std::function<void()> FlatBuffer::FinishMicroBatch(bool last, double divisor) {
   };
 }
 
+at::Tensor FlatBuffer::OptimSlice(const at::Tensor& slot, const Layout& layout) const {
+  const int64_t begin = layout.RangesOf(mesh_.rank())[0].first;
+  return slot.narrow(0, optim_numel_ ? optim_begin_ - begin : 0, optim_numel_);
+}
+
 at::Tensor FlatBuffer::OptimParam() const {
   if (master_) return *master_;
-  const int64_t begin = plan_.param.RangesOf(mesh_.rank())[0].first;
-  return param_.narrow(0, optim_numel_ ? optim_begin_ - begin : 0, optim_numel_);
+  return OptimSlice(param_, plan_.param);
 }
 
 at::Tensor FlatBuffer::OptimGrad() const {
   if (!grad_.defined()) return {};
-  const int64_t begin = plan_.grad.RangesOf(mesh_.rank())[0].first;
-  return grad_.narrow(0, optim_numel_ ? optim_begin_ - begin : 0, optim_numel_);
+  return OptimSlice(grad_, plan_.grad);
 }
 
 void FlatBuffer::Update() const {
   c10::NoGradGuard no_grad;
-  const int64_t begin = plan_.param.RangesOf(mesh_.rank())[0].first;
-  const at::Tensor slice = param_.narrow(0, optim_numel_ ? optim_begin_ - begin : 0, optim_numel_);
+  const at::Tensor slice = OptimSlice(param_, plan_.param);
   if (master_) slice.copy_(*master_);
   Execute(plan_.update, slice, mesh_, {Role::kUpdate, unit_, param_});
 }

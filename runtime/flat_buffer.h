@@ -102,6 +102,8 @@ class FlatBuffer {
 
  private:
   void LoadInitial(bool check_init);
+  // OS's part of this rank's slot of a buffer that is split like `layout`, which OS refines.
+  at::Tensor OptimSlice(const at::Tensor& slot, const Layout& layout) const;
   at::Tensor Target(size_t i);  // where gradients of parameter i are collected
 
   std::string unit_;

@@ -20,12 +20,7 @@ const ShardedModel::GradSummary& ShardedModel::SummarizeGradients(std::optional<
   if (p != 1 && p != 2 && !(std::isinf(p) && p > 0)) {
     throw Error(absl::StrCat("norm type ", p, ": legal are 1, 2 and inf"));
   }
-  std::vector<const FlatBuffer*> buffers;
-  for (const auto& unit : units_) {
-    for (const auto& b : unit->buffers) {
-      if (b->trainable()) buffers.push_back(b.get());
-    }
-  }
+  const std::vector<FlatBuffer*> buffers = TrainableBuffers();
   // [not finite, power sum, used...]: one reduction serves the norm, the agreement to skip, and the
   // parameters that no rank has a gradient for.
   const bool largest = std::isinf(p);
@@ -71,11 +66,7 @@ double ShardedModel::ClipGradNorm(double max_norm, double p) {
   const double norm = s.norm;
   const double scale = std::min(1.0, max_norm / (norm + 1e-6));
   if (scale < 1) {
-    for (const auto& unit : units_) {
-      for (const auto& b : unit->buffers) {
-        if (b->trainable()) b->OptimGrad().mul_(scale);
-      }
-    }
+    for (FlatBuffer* b : TrainableBuffers()) b->OptimGrad().mul_(scale);
     summary_->norm *= scale;
   }
   return norm;

@@ -16,19 +16,17 @@ AdamW::AdamW(std::shared_ptr<ShardedModel> model, std::vector<AdamWStep> groups,
     : model_(std::move(model)), groups_(std::move(groups)) {
   c10::NoGradGuard no_grad;
   std::vector<std::string> names;
-  for (const auto& unit : model_->units()) {
-    for (const auto& b : unit->buffers) {
-      if (!b->trainable()) continue;
-      Slot slot{b.get(), {}, std::vector<int64_t>(b->windows().size(), 0)};
-      for (const Window& w : b->windows()) {
-        const auto found = group_of.find(w.name);
-        slot.group.push_back(found == group_of.end() ? 0 : found->second);
-        names.push_back(w.name);
-      }
-      for (const char* state : {"exp_avg", "exp_avg_sq"})
-        b->optim_state()[state] = at::zeros_like(b->OptimParam());
-      slots_.push_back(std::move(slot));
+  for (FlatBuffer* b : model_->TrainableBuffers()) {
+    Slot slot{b, {}, std::vector<int64_t>(b->windows().size(), 0)};
+    for (const Window& w : b->windows()) {
+      const auto found = group_of.find(w.name);
+      slot.group.push_back(found == group_of.end() ? 0 : found->second);
+      names.push_back(w.name);
     }
+    for (const char* state : {"exp_avg", "exp_avg_sq"}) {
+      b->optim_state()[state] = at::zeros_like(b->OptimParam());
+    }
+    slots_.push_back(std::move(slot));
   }
   for (const auto& [name, group] : group_of) {
     if (std::find(names.begin(), names.end(), name) == names.end()) {

@@ -60,10 +60,7 @@ ShardedModel::ShardedModel(LiveMesh mesh, ShardOptions options)
       other_stream_(std::make_unique<Stream>(true)) {}
 
 ShardedModel::~ShardedModel() {
-  for (Stream* s :
-       {gather_stream_.get(), reduce_stream_.get(), update_stream_.get(), other_stream_.get()}) {
-    s->Drain();
-  }
+  for (Stream* s : Streams()) s->Drain();
 }
 
 std::shared_ptr<ShardedModel> ShardedModel::Create(LiveMesh mesh, std::vector<UnitSpec> units,
@@ -150,6 +147,20 @@ void ShardedModel::WatchGradients(int unit, FlatBuffer& buffer) {
         buffer.params()[i],
         [this, unit, &buffer, i](at::Tensor& grad) { OnGradient(unit, buffer, i, grad); }));
   }
+}
+
+std::vector<FlatBuffer*> ShardedModel::TrainableBuffers() const {
+  std::vector<FlatBuffer*> out;
+  for (const auto& unit : units_) {
+    for (const auto& b : unit->buffers) {
+      if (b->trainable()) out.push_back(b.get());
+    }
+  }
+  return out;
+}
+
+std::array<Stream*, 4> ShardedModel::Streams() const {
+  return {gather_stream_.get(), reduce_stream_.get(), update_stream_.get(), other_stream_.get()};
 }
 
 int ShardedModel::UnitIndex(const std::string& name) const {
@@ -368,21 +379,16 @@ void ShardedModel::FinishBackward() {
 }
 
 void ShardedModel::RecoverFromFailure() {
-  for (Stream* s :
-       {gather_stream_.get(), reduce_stream_.get(), update_stream_.get(), other_stream_.get()}) {
-    s->Reset();
-  }
+  for (Stream* s : Streams()) s->Reset();
   reductions_.clear();
   counts_pending_ = false;
   in_backward_ = false;
-  grads_ready_ = false;
-  expected_ = 0;
+  ZeroGrad();
   for (const auto& unit : units_) {
     unit->uses = unit->depth = 0;
     unit->in_backward = unit->finished = false;
     unit->gathered = Event();
     for (const auto& b : unit->buffers) {
-      b->BeginStep();
       b->DropBetween();
       if (b->NeedsGather() && b->HasMemory() && unit->pins == 0) b->ReleaseMemory();
     }
@@ -463,9 +469,11 @@ void ShardedModel::Unshard(const std::vector<int>& list) {
 void ShardedModel::Reshard(const std::vector<int>& list, bool writeback) {
   for (int u : list) {
     Unit& unit = *units_[u];
-    for (const auto& b : unit.buffers) {
-      if (writeback) b->WriteBack();
-      if (writeback) b->DropBetween();
+    if (writeback) {
+      for (const auto& b : unit.buffers) {
+        b->WriteBack();
+        b->DropBetween();
+      }
     }
     --unit.pins;
     ReleaseIfIdle(unit);
@@ -473,25 +481,17 @@ void ShardedModel::Reshard(const std::vector<int>& list, bool writeback) {
 }
 
 void ShardedModel::UpdateParameters() {
-  std::vector<FlatBuffer*> todo;
   for (const auto& unit : units_) {
     // What was gathered for a backward that did not come is out of date from here on.
     unit->uses = 0;
     ReleaseIfIdle(*unit);
-    for (const auto& b : unit->buffers) {
-      b->DropBetween();
-      if (b->trainable()) todo.push_back(b.get());
-    }
+    for (const auto& b : unit->buffers) b->DropBetween();
   }
   Event done;
-  for (FlatBuffer* b : todo) done = update_stream_->Run([b] { b->Update(); });
+  for (FlatBuffer* b : TrainableBuffers()) done = update_stream_->Run([b] { b->Update(); });
   done.Wait();
 }
 
-Communicator& ShardedModel::WorldComm() const {
-  std::vector<int64_t> all(mesh_.size());
-  for (int64_t r = 0; r < mesh_.size(); ++r) all[r] = r;
-  return mesh_.world().Get(all, Role::kOther);
-}
+Communicator& ShardedModel::WorldComm() const { return mesh_.world().Everyone(Role::kOther); }
 
 }  // namespace lins

@@ -1,8 +1,8 @@
 // A model whose units' states are placed by a plan: the executor of training steps.
 //
-//   auto model = ShardedModel::Create(mesh, {{"", root_params, policy}, {"layers.0", ...}, ...},
-//   {}); model->BeginMicroBatch(0, 2); at::Tensor y = model->Call(1, {x}, [&](auto in) { return
-//   block->forward(in[0]); });   // C++
+//   auto model = ShardedModel::Create(mesh, {{"", root_params, policy}, {"layers.0", ...}}, {});
+//   model->BeginMicroBatch(0, 2);
+//   at::Tensor y = model->Call(1, {x}, [&](auto in) { return block->forward(in[0]); });
 //
 // From Python, hooks call PreForward, EnterUnit, LeaveUnit, PostForward around each module's
 // forward. The rest follows from autograd: a unit is gathered when a gradient reaches its outputs,
@@ -17,6 +17,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -36,11 +37,11 @@ struct UnitSpec {
 };
 
 struct ShardOptions {
-  bool overlap =
-      true;  // communicate while computing; false: every collective is waited for where it starts
+  // Communicate while computing; false: every collective is waited for where it starts.
+  bool overlap = true;
   int prefetch = 1;  // units gathered ahead
-  bool check_init =
-      false;  // an error when ranks' initial values differ, instead of rank 0's for all
+  // An error when ranks' initial values differ, instead of rank 0's for all.
+  bool check_init = false;
   // Default: the parameter's own.
   std::optional<at::ScalarType> param_dtype = {}, grad_dtype = {}, reduce_dtype = {};
 };
@@ -89,8 +90,8 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
     double norm_type = 2;
     double norm = 0;     // of all gradients, each shard counted once; NaN when not finite
     bool finite = true;  // everywhere
-    std::vector<std::vector<bool>>
-        used;  // by trainable buffer and window: has any rank a gradient?
+    // By trainable buffer and window: has any rank a gradient?
+    std::vector<std::vector<bool>> used;
   };
   // Collective, one small reduction; remembered until the gradients change. p: 1, 2 or infinity;
   // absent: a summary with any norm will do.
@@ -123,13 +124,13 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
     // Backward
     int uses = 0;  // forwards whose backward has not ended
     bool in_backward = false;
-    bool finished = false;  // contribution handed to the reduce stream in this backward
-    bool complete = false;  // nothing more will come in this backward
-    bool unrecorded =
-        false;  // recomputed by a reentrant checkpoint: complete at the end of the backward
+    bool finished = false;    // contribution handed to the reduce stream in this backward
+    bool complete = false;    // nothing more will come in this backward
+    bool unrecorded = false;  // recomputed by a reentrant checkpoint: complete only at the end
   };
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
-  int UnitIndex(const std::string& name) const;  // throws for a name that no unit has
+  std::vector<FlatBuffer*> TrainableBuffers() const;  // in forward order
+  int UnitIndex(const std::string& name) const;       // throws for a name that no unit has
   const LiveMesh& mesh() const { return mesh_; }
   const ShardOptions& options() const { return options_; }
   // Brings the updated slices of OS into P, unit by unit in forward order, and waits.
@@ -143,6 +144,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void ConnectGroups();
   void WatchGradients(int unit, FlatBuffer& buffer);
 
+  std::array<Stream*, 4> Streams() const;
   void LaunchGather(Unit& unit);
   void EnsureGathered(Unit& unit);
   void Prefetch(int from, int direction);

@@ -84,8 +84,8 @@ stamp=$venv/.lins-setup
 base=$("$python" -c 'import sys; print(sys._base_executable)')
 identity='import sys; print(sys.implementation.name, sys.version, sys.base_prefix)'
 version=$("$base" -c "$identity")
-"$base" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
-  die "lins needs Python 3.10 or newer, and $base is ${version%% (*}: set PYTHON=..."
+"$base" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+  die "lins needs Python 3.11 or newer, and $base is ${version%% (*}: set PYTHON=..."
 
 key=$({
   printf '%s\n' "$version" "$venv" "$torch" "${pip_args[*]-}"

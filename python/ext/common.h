@@ -26,6 +26,13 @@ inline void RegisterErrors() {
   });
 }
 
+template <typename Container>
+py::tuple ToTuple(const Container& values) {
+  py::tuple out(values.size());
+  for (size_t i = 0; i < values.size(); ++i) out[i] = values[i];
+  return out;
+}
+
 inline std::string Str(absl::string_view text) { return std::string(text); }
 
 }  // namespace lins

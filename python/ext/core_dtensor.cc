@@ -8,12 +8,6 @@
 namespace lins {
 namespace {
 
-py::tuple ToTuple(const Shape& shape) {
-  py::tuple out(shape.size());
-  for (size_t i = 0; i < shape.size(); ++i) out[i] = shape[i];
-  return out;
-}
-
 DTensor FromLocal(const at::Tensor& local, const LiveMesh& mesh, const LayoutArg& layout,
                   const std::optional<std::vector<int64_t>>& shape) {
   if (const auto* whole = std::get_if<Layout>(&layout))

@@ -1,8 +1,8 @@
 // ShardedModel and optimizers, for lins.runtime.
 #include <torch/csrc/Exceptions.h>
 
-#include "core.h"
 #include "dtensor/backward_error.h"
+#include "dtensor_args.h"
 #include "runtime/autograd_hooks.h"
 #include "runtime/optimizer.h"
 
@@ -18,11 +18,6 @@ struct BackwardError : torch::PyTorchError {
   }
   Error::Kind kind;
 };
-
-std::optional<at::ScalarType> ToScalarType(const py::object& dtype) {
-  if (dtype.is_none()) return std::nullopt;
-  return dtype.cast<at::ScalarType>();
-}
 
 std::vector<UnitSpec> ToUnits(const py::list& list) {
   std::vector<UnitSpec> out;
@@ -49,14 +44,12 @@ void BindModel(py::module_& m) {
              o.overlap = overlap;
              o.prefetch = prefetch;
              o.check_init = check_init;
-             o.param_dtype = ToScalarType(param_dtype);
-             o.grad_dtype = ToScalarType(grad_dtype);
-             o.reduce_dtype = ToScalarType(reduce_dtype);
+             o.param_dtype = OptionalDtype(param_dtype);
+             o.grad_dtype = OptionalDtype(grad_dtype);
+             o.reduce_dtype = OptionalDtype(reduce_dtype);
              auto specs = ToUnits(units);
              py::gil_scoped_release no_gil;
-             // The last reference may go anywhere: threads are joined without Python's lock.
-             auto model = ShardedModel::Create(mesh, std::move(specs), o);
-             return model;
+             return ShardedModel::Create(mesh, std::move(specs), o);
            }),
            py::arg("mesh"), py::arg("units"), py::arg("overlap"), py::arg("prefetch"),
            py::arg("check_init"), py::arg("param_dtype"), py::arg("grad_dtype"),

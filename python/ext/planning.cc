@@ -13,13 +13,6 @@ namespace {
 
 Shape ToShape(const std::vector<int64_t>& shape) { return Shape(shape.begin(), shape.end()); }
 
-template <typename Container>
-py::tuple ToTuple(const Container& values) {
-  py::tuple out(values.size());
-  for (size_t i = 0; i < values.size(); ++i) out[i] = values[i];
-  return out;
-}
-
 int64_t CheckRank(const Mesh& mesh, int64_t rank) {
   if (rank < 0 || rank >= mesh.size()) {
     throw Error(absl::StrCat("rank ", rank, " is outside ", mesh.ToString(), ": legal are 0 to ",

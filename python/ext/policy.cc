@@ -5,12 +5,6 @@
 namespace lins {
 namespace {
 
-py::tuple FactorTuple(const Factors& f) {
-  py::tuple out(f.size());
-  for (size_t i = 0; i < f.size(); ++i) out[i] = f[i];
-  return out;
-}
-
 Space ParseSpace(const std::string& name) {
   if (name == "paper") return Space::kPaper;
   if (name == "nested") return Space::kNested;
@@ -25,10 +19,10 @@ void BindPolicy(py::module_& m) {
              return ValueOrThrow(ParsePolicy(text, mesh));
            }),
            py::arg("policy"), py::arg("mesh"))
-      .def_property_readonly("param", [](const Policy& p) { return FactorTuple(p.param); })
-      .def_property_readonly("grad", [](const Policy& p) { return FactorTuple(p.grad); })
-      .def_property_readonly("optim", [](const Policy& p) { return FactorTuple(p.optim); })
-      .def_property_readonly("between", [](const Policy& p) { return FactorTuple(p.between); })
+      .def_property_readonly("param", [](const Policy& p) { return ToTuple(p.param); })
+      .def_property_readonly("grad", [](const Policy& p) { return ToTuple(p.grad); })
+      .def_property_readonly("optim", [](const Policy& p) { return ToTuple(p.optim); })
+      .def_property_readonly("between", [](const Policy& p) { return ToTuple(p.between); })
       .def("__eq__", [](const Policy& a, const Policy& b) { return a == b; })
       .def("__repr__", &Policy::ToString);
 
@@ -88,8 +82,7 @@ void BindPolicy(py::module_& m) {
           throw Error("gpus_per_node and nodes must be at least 1");
         py::list out;
         for (const Policy& p : LegalPolicies(gpus_per_node, nodes, ParseSpace(space))) {
-          out.append(
-              py::make_tuple(FactorTuple(p.param), FactorTuple(p.grad), FactorTuple(p.optim)));
+          out.append(py::make_tuple(ToTuple(p.param), ToTuple(p.grad), ToTuple(p.optim)));
         }
         return out;
       },

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from lins import _core
 from lins._planning import Layout, Mesh
@@ -73,7 +73,28 @@ def run(
     return results
 
 
-class delay:
+class _Injection:
+    """What the calling rank's matching collectives suffer, from now until remove()."""
+
+    def __init__(
+        self, kind: str, op: str | None, unit: str | None, role: str | None, what: float | str
+    ) -> None:
+        self._context = _core.RankContext.current()
+        add = {"delay": self._context.add_delay, "failure": self._context.add_failure}[kind]
+        self._id = add(op or "", unit or "", role or "", what)
+
+    def remove(self) -> None:
+        """Ends it."""
+        self._context.remove(self._id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+class delay(_Injection):
     """Holds back matching collectives of the calling rank by `seconds`, from now on.
 
     Ends with remove(), or with the block when used as a context manager. The caller goes on
@@ -87,21 +108,10 @@ class delay:
         role: str | None = None,
         seconds: float = 0.01,
     ) -> None:
-        self._context = _core.RankContext.current()
-        self._id = self._context.add_delay(op or "", unit or "", role or "", seconds)
-
-    def remove(self) -> None:
-        """Ends the delay."""
-        self._context.remove(self._id)
-
-    def __enter__(self) -> delay:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
+        super().__init__("delay", op, unit, role, seconds)
 
 
-class failure:
+class failure(_Injection):
     """Makes matching collectives of the calling rank raise LinsError. Used like delay."""
 
     def __init__(
@@ -111,18 +121,7 @@ class failure:
         role: str | None = None,
         message: str = "injected failure",
     ) -> None:
-        self._context = _core.RankContext.current()
-        self._id = self._context.add_failure(op or "", unit or "", role or "", message)
-
-    def remove(self) -> None:
-        """Ends the failures."""
-        self._context.remove(self._id)
-
-    def __enter__(self) -> failure:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
+        super().__init__("failure", op, unit, role, message)
 
 
 # --- hypothesis strategies; hypothesis is needed only when they are called

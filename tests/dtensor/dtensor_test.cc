@@ -7,23 +7,10 @@
 #include "dtensor/execute.h"
 #include "dtensor/region.h"
 #include "mesh/error.h"
-#include "tests/comm/ranks.h"
+#include "tests/dtensor/on_mesh.h"
 
 namespace lins {
 namespace {
-
-void OnMesh(std::vector<int64_t> shape, const std::function<void(const LiveMesh&)>& fn) {
-  int64_t size = 1;
-  for (int64_t n : shape) size *= n;
-  const auto worlds = World::Threads(size, 20.0);
-  testing::RunRanks(
-      size,
-      [&](int64_t rank) {
-        RankContext::Scope scope(worlds[rank]->context_ptr());
-        fn(LiveMesh::Create(worlds[rank], shape, {"node", "gpu"}));
-      },
-      [&](const char* what) { worlds[0]->Abort(what); });
-}
 
 at::Tensor Arange(int64_t rows, int64_t columns) {
   return at::arange(rows * columns, at::kFloat).view({rows, columns});
@@ -36,7 +23,7 @@ const char* const kLayouts[] = {
 
 TEST(DTensor, EveryLayoutReachesEveryOther) {
   for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{2, 2}, {1, 2}, {2, 1}}) {
-    OnMesh(sizes, [](const LiveMesh& mesh) {
+    testing::OnMesh(sizes, [](const LiveMesh& mesh) {
       for (const at::Tensor& x : {Arange(5, 3), Arange(1, 4), Arange(0, 2)}) {
         for (const char* from : kLayouts) {
           for (const char* to : kLayouts) {
@@ -54,14 +41,14 @@ TEST(DTensor, EveryLayoutReachesEveryOther) {
 }
 
 TEST(DTensor, MeshesOfOneAreLegal) {
-  OnMesh({1, 1}, [](const LiveMesh& mesh) {
+  testing::OnMesh({1, 1}, [](const LiveMesh& mesh) {
     const DTensor d = DTensor::Distribute(Arange(3, 2), mesh, "S0(gpu)");
     EXPECT_TRUE(at::equal(d.FullTensor(), Arange(3, 2)));
   });
 }
 
 TEST(DTensor, ShapesComeFromAllRanks) {
-  OnMesh({1, 4}, [](const LiveMesh& mesh) {
+  testing::OnMesh({1, 4}, [](const LiveMesh& mesh) {
     const int64_t rows[] = {3, 3, 3, 1};
     const DTensor d = DTensor::FromLocal(at::ones({rows[mesh.rank()], 2}), mesh, "S0(gpu)");
     EXPECT_EQ(d.shape(), (Shape{10, 2}));
@@ -70,7 +57,7 @@ TEST(DTensor, ShapesComeFromAllRanks) {
 }
 
 TEST(Execute, GathersIntoTheBufferThatHoldsTheShard) {
-  OnMesh({2, 2}, [](const LiveMesh& mesh) {
+  testing::OnMesh({2, 2}, [](const LiveMesh& mesh) {
     const Layout whole = Layout::Replicated({8}, mesh);
     const Layout cut = ValueOrThrow(Layout::Parse("S0(gpu,node)", {8}, mesh));
     const RedistributionPlan plan = ValueOrThrow(PlanRedistribution(cut, whole, 4));
@@ -85,7 +72,7 @@ TEST(Execute, GathersIntoTheBufferThatHoldsTheShard) {
 }
 
 TEST(Execute, AnEmptyPlanReturnsItsInput) {
-  OnMesh({1, 2}, [](const LiveMesh& mesh) {
+  testing::OnMesh({1, 2}, [](const LiveMesh& mesh) {
     const Layout whole = Layout::Replicated({4}, mesh);
     const RedistributionPlan plan = ValueOrThrow(PlanRedistribution(whole, whole, 4));
     const at::Tensor x = at::ones({4});

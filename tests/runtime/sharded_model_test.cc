@@ -6,25 +6,12 @@
 
 #include "mesh/error.h"
 #include "runtime/optimizer.h"
-#include "tests/comm/ranks.h"
+#include "tests/dtensor/on_mesh.h"
 
 namespace lins {
 namespace {
 
 constexpr int64_t kSize = 7;
-
-void OnRanks(std::vector<int64_t> shape, const std::function<void(const LiveMesh&)>& fn) {
-  int64_t size = 1;
-  for (int64_t n : shape) size *= n;
-  const auto worlds = World::Threads(size, 20.0);
-  testing::RunRanks(
-      size,
-      [&](int64_t rank) {
-        RankContext::Scope scope(worlds[rank]->context_ptr());
-        fn(LiveMesh::Create(worlds[rank], shape, {"node", "gpu"}));
-      },
-      [&](const char* what) { worlds[0]->Abort(what); });
-}
 
 struct Model {
   Model(const LiveMesh& mesh, const std::string& policy, ShardOptions options = {}) {
@@ -59,7 +46,7 @@ class PlanTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(PlanTest, GradientsAreTheMeanOverRanksAndMicroBatches) {
   for (bool overlap : {true, false}) {
-    OnRanks({2, 2}, [&](const LiveMesh& mesh) {
+    testing::OnMesh({2, 2}, [&](const LiveMesh& mesh) {
       Model model(mesh, GetParam(), {.overlap = overlap});
       for (int64_t m = 0; m < 2; ++m) {
         model.core->BeginMicroBatch(m, 2);
@@ -78,7 +65,7 @@ TEST_P(PlanTest, GradientsAreTheMeanOverRanksAndMicroBatches) {
 }
 
 TEST_P(PlanTest, AdamWMovesEveryReplicaAlike) {
-  OnRanks({2, 2}, [&](const LiveMesh& mesh) {
+  testing::OnMesh({2, 2}, [&](const LiveMesh& mesh) {
     Model model(mesh, GetParam());
     AdamW opt(model.core, {{.lr = 1, .beta1 = 0, .beta2 = 0, .eps = 1e-30, .weight_decay = 0}}, {});
     EXPECT_TRUE(opt.Step());  // no gradients: nothing to do
@@ -99,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(Plans, PlanTest,
                                            "P=1 G=2x1 OS=4"));
 
 TEST(ShardedModel, UnshardedParametersAreWholeAndWrittenBack) {
-  OnRanks({2, 2}, [](const LiveMesh& mesh) {
+  testing::OnMesh({2, 2}, [](const LiveMesh& mesh) {
     Model model(mesh, "zero3");
     c10::NoGradGuard no_grad;
     EXPECT_ANY_THROW(model.weights[1].sum().item<float>());
@@ -113,7 +100,7 @@ TEST(ShardedModel, UnshardedParametersAreWholeAndWrittenBack) {
 }
 
 TEST(ShardedModel, MistakesAreErrors) {
-  OnRanks({1, 2}, [](const LiveMesh& mesh) {
+  testing::OnMesh({1, 2}, [](const LiveMesh& mesh) {
     EXPECT_THROW(Model(mesh, mesh.rank() == 0 ? "zero2" : "zero3"), Error);
     EXPECT_THROW(Model(mesh, "ddp", {.prefetch = -1}), Error);
     Model model(mesh, "zero2");
