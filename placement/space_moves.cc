@@ -10,7 +10,7 @@
 namespace lins {
 
 void PlanSpace::Overlap(int x_id, int y_id, int64_t* out) {
-  const Split *x = splits_[x_id].get(), *y = splits_[y_id].get();
+  const Split *x = &Filled(x_id), *y = &Filled(y_id);
   if (x == y) {
     std::copy_n(x->held, ranks_, out);
     return;
@@ -62,6 +62,14 @@ void PlanSpace::Overlap(int x_id, int y_id, int64_t* out) {
     known[r] = out[r] =
         CountBelow(src_.shape(), box, y->end[r]) - CountBelow(src_.shape(), box, y->begin[r]);
   }
+}
+
+int64_t PlanSpace::EvenOverlap(int x_id, int y_id) const {
+  const Split &x = *splits_[x_id], &y = *splits_[y_id];
+  const auto& [fewer, more] =
+      x.line.size() < y.line.size() ? std::tie(x.line, y.line) : std::tie(y.line, x.line);
+  if (!std::equal(fewer.begin(), fewer.end(), more.begin())) return -1;
+  return std::min(x.most, y.most);
 }
 
 std::vector<std::pair<int, AxisMask>> PlanSpace::Extensions(int id, AxisMask within) {
@@ -205,6 +213,7 @@ Axes PlanSpace::ToAxes(AxisMask atoms) const {
 
 bool PlanSpace::IsPermutation(const Split& x, const Split& y, const int64_t* received) const {
   if (x.form != y.form || x.covers != y.covers || x.blocks != y.blocks) return false;
+  if (even_line_) return true;  // slots of equal length: the same one or disjoint ones
   for (int64_t r = 0; r < ranks_; ++r) {
     if (received[r] != 0 && received[r] != y.held[r]) return false;
   }
@@ -225,9 +234,8 @@ bool PlanSpace::IsPermutation(const Split& x, const Split& y, const int64_t* rec
   return true;
 }
 
-StepKind PlanSpace::MoveKind(int x_id, int y_id, const int64_t* received) const {
+StepKind PlanSpace::MoveKind(int x_id, int y_id, bool nothing, const int64_t* received) const {
   const Split &x = *splits_[x_id], &y = *splits_[y_id];
-  const bool nothing = std::all_of(received, received + ranks_, [](int64_t n) { return n == 0; });
   if (x.form == Form::kOwned && IsWhole(y) && x.covers != 0) return StepKind::kBroadcast;
   bool prefix = x.form == y.form && x.variant == y.variant && x.form != Form::kOwned;
   int shorter = -1, longer = -1, changes = 0;  // dimensions that lose or gain axes
@@ -287,6 +295,32 @@ Axes PlanSpace::MoveAxes(StepKind kind, int x_id, int y_id) const {
     if (!axes.empty()) break;
   }
   return axes;
+}
+
+std::pair<int64_t, int64_t> PlanSpace::GroupOf(AxisMask atoms) const {
+  if (!chains_) return lins::GpusAndNodes(mesh(), ToAxes(atoms));
+  int64_t gpus = 1, nodes = 1;
+  for (size_t i = 0; i < atoms_; ++i) {
+    if (!(atoms >> i & 1)) continue;
+    (items_[i].axis.axis == mesh().ndim() - 1 ? gpus : nodes) *= items_[i].axis.size;
+  }
+  return {gpus, nodes};
+}
+
+std::pair<int64_t, int64_t> PlanSpace::MoveGroup(StepKind kind, int x_id, int y_id) const {
+  if (!chains_) return lins::GpusAndNodes(mesh(), MoveAxes(kind, x_id, y_id));
+  const Split &x = *splits_[x_id], &y = *splits_[y_id];
+  if (kind == StepKind::kBroadcast) return GroupOf(x.covers);
+  if (kind == StepKind::kAllGather) return GroupOf(x.covers & ~y.covers);
+  const AxisMask atoms = Differing(x_id, y_id);
+  if (kind != StepKind::kAllToAll) return GroupOf(atoms);
+  for (size_t d = 0; d < x.nodes.size(); ++d) {
+    if (nodes_[x.nodes[d]].depth <= nodes_[y.nodes[d]].depth) continue;
+    AxisMask moved = 0;
+    for (int i : Items(x.nodes[d], y.nodes[d])) moved |= items_[i].covers;
+    return GroupOf(moved);
+  }
+  return GroupOf(atoms);
 }
 
 Layout PlanSpace::ToLayout(int id, const Pending& pending) const {
