@@ -64,6 +64,7 @@ class Search {
     }
     labels_.push_back({s_.src(), start, -1, {}, 0, 0, 0, 0, zeros_});
     s_.All();
+    if (options_.cost_model) last_ = LastStep();
     At(s_.src(), start).push_back(0);
     queue_.push({0, 0, 0, 0, 0});
     while (!queue_.empty()) {
@@ -71,6 +72,7 @@ class Search {
       queue_.pop();
       if (labels_[at].beaten) continue;
       if (labels_[at].split == s_.dst() && labels_[at].pending == goal_) return Trace(at);
+      if (Late(labels_[at].seconds)) continue;
       Expand(at);
     }
     return {};
@@ -88,7 +90,10 @@ class Search {
   }
 
   absl::InlinedVector<int, 2>& At(int split, int pending) {
-    return states_[static_cast<int64_t>(split) << 20 | pending];
+    if (states_.size() <= static_cast<size_t>(pending)) states_.resize(pending + 1);
+    auto& of_pending = states_[pending];
+    if (of_pending.size() <= static_cast<size_t>(split)) of_pending.resize(s_.splits());
+    return of_pending[split];
   }
 
   // A single step that nothing can beat: between complete layouts, or where it meets the bound.
@@ -110,6 +115,34 @@ class Search {
     }
     return costs_.Worst(edge, s_.src(), s_.dst()) == least ? edge : Edge();
   }
+
+  // Seconds that the step into the destination takes at least, whatever precedes it. Claimed where
+  // All() has every split that a plan may pass through.
+  double LastStep() {
+    const bool begins = goal_ != PendingId(Pending(s_.ops().size(), 0));  // for free
+    if (begins || !s_.even_line() || s_.All().size() >= PlanSpace::kManySplits) return 0;
+    const int dst = s_.dst();
+    double least = std::numeric_limits<double>::infinity();
+    const auto step = [&](const Edge& edge, int from) {
+      least = std::min(least, costs_.Seconds(edge, from, dst, costs_.Worst(edge, from, dst)));
+    };
+    AxisMask all = 0;
+    for (int from : s_.All()) {
+      if (from == dst) continue;
+      least = std::min(least, costs_.MoveCost(from, dst).seconds);
+      const AxisMask added = s_.split(dst).covers & ~s_.split(from).covers;
+      all |= s_.split(from).covers;
+      if (!s_.ops().empty() && added && s_.Extends(from, dst)) {
+        step({EdgeKind::kScatter, added}, from);
+      }
+    }
+    all &= s_.ops().empty() ? 0 : ~s_.split(dst).covers;
+    for (AxisMask a = all; a; a = (a - 1) & all) step({EdgeKind::kReduce, a}, dst);
+    return least * (1 - 1e-12);  // sums of seconds are rounded
+  }
+
+  // A way that has taken so long and is not at the destination ends after the best one so far.
+  bool Late(double seconds) const { return seconds + last_ > std::get<0>(best_); }
 
   void Expand(int at) {
     const int split = labels_[at].split, pending = labels_[at].pending;
@@ -158,8 +191,7 @@ class Search {
     if (from == to) return;
     if (scalar_) {
       const StepCosts::Move& move = costs_.MoveCost(from, to);
-      const double seconds = labels_[at].seconds + move.seconds;
-      if (options_.cost_model && seconds > std::get<0>(best_)) return;
+      if (to != s_.dst() && Late(labels_[at].seconds + move.seconds)) return;
       Relax(at, {EdgeKind::kMove, move.axes}, to, labels_[at].pending, move.group, move.worst,
             move.seconds);
       return;
@@ -261,9 +293,12 @@ class Search {
       next.bytes = std::max(from.bytes, AtLeast(to, pending));
     }
     const int left = StepsLeft(to, pending);
-    const auto total = std::tuple(next.seconds, next.bytes, next.steps + left, next.groups);
+    const bool there = to == s_.dst() && pending == goal_;
+    const double seconds_left = there ? 0 : last_;
+    const auto total =
+        std::tuple(next.seconds + seconds_left, next.bytes, next.steps + left, next.groups);
     if (total > best_) return;
-    if (to == s_.dst() && pending == goal_) best_ = total;
+    if (there) best_ = total;
     auto& here = At(to, pending);
     for (int other : here) {
       if (Beats(labels_[other], next)) return;
@@ -318,12 +353,13 @@ class Search {
   const int64_t limit_;   // and none holds more than this
   const int64_t counts_;  // numbers in a label: one a rank, or none
   int goal_ = 0;
+  double last_ = 0;  // seconds that no last step undercuts
   bool only_sums_ = true;                              // among what the destination leaves pending
   std::tuple<double, int64_t, int, int64_t> best_ = {  // of the labels that reach the destination
       std::numeric_limits<double>::infinity(), 0, 0, 0};
   std::vector<Pending> pendings_;
   std::vector<Label> labels_;
-  absl::flat_hash_map<int64_t, absl::InlinedVector<int, 2>> states_;
+  std::vector<std::vector<absl::InlinedVector<int, 2>>> states_;  // labels, [pending][split]
   absl::flat_hash_map<std::pair<int, AxisMask>, std::vector<std::pair<int, AxisMask>>> extensions_;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> queue_;
   std::vector<int64_t> edge_, sum_, zero_, overlap_;

@@ -1,6 +1,7 @@
 #include "placement/space.h"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 
 #include "mesh/error.h"
@@ -115,7 +116,8 @@ void PlanSpace::AddItems() {
 }
 
 bool PlanSpace::IsEvenLine() const {
-  if (src_.shape().size() != 1 || numel_ == 0 || numel_ % ranks_ != 0 || !chains_) return false;
+  if (src_.shape().size() != 1 || numel_ == 0 || numel_ % ranks_ != 0) return false;
+  if (!chains_ || atoms_ > sizeof(Split::line)) return false;
   for (const Item& item : items_) {
     if (item.axis.size == 1) return false;
   }
@@ -162,17 +164,13 @@ AxisMask PlanSpace::AtomsOf(absl::Span<const SubAxis> axes) const {
 
 int64_t PlanSpace::SizeOf(AxisMask atoms) const {
   int64_t n = 1;
-  for (size_t i = 0; i < atoms_; ++i) {
-    if (atoms >> i & 1) n *= items_[i].axis.size;
-  }
+  for (; atoms; atoms &= atoms - 1) n *= items_[std::countr_zero(atoms)].axis.size;
   return n;
 }
 
 AxisMask PlanSpace::BlockedBy(AxisMask atoms) const {
   AxisMask out = 0;
-  for (size_t i = 0; i < atoms_; ++i) {
-    if (atoms >> i & 1) out |= items_[i].blocks;
-  }
+  for (; atoms; atoms &= atoms - 1) out |= items_[std::countr_zero(atoms)].blocks;
   return out;
 }
 
@@ -193,6 +191,7 @@ int PlanSpace::Child(int node, int item) {
   child.item = item;
   child.dim = nodes_[node].dim;
   child.depth = nodes_[node].depth + 1;
+  child.covers = nodes_[node].covers | items_[item].covers;
   const int id = static_cast<int>(nodes_.size());
   nodes_[node].children[item] = id;
   nodes_.push_back(std::move(child));
@@ -249,13 +248,20 @@ int PlanSpace::Owner(const OwnedTerm& term) {
 }
 
 int PlanSpace::Intern(Form form, int variant, absl::InlinedVector<int, 4> nodes) {
-  Key key(static_cast<int>(form) * 1024 + variant, std::move(nodes));
-  const auto [it, fresh] = ids_.try_emplace(key, static_cast<int>(splits_.size()));
-  if (!fresh) return it->second;
+  const int fresh_id = static_cast<int>(splits_.size());
+  if (nodes.size() == 1 && variant == 0) {
+    int& id = nodes_[nodes[0]].split;
+    if (id >= 0) return id;
+    id = fresh_id;
+  } else {
+    const Key key(static_cast<int>(form) * 1024 + variant, nodes);
+    const auto [it, fresh] = ids_.try_emplace(key, fresh_id);
+    if (!fresh) return it->second;
+  }
   auto s = std::make_unique<Split>();
   s->form = form;
   s->variant = variant;
-  s->nodes = std::get<1>(key);
+  s->nodes = std::move(nodes);
   const auto uses = [&s](const Item& item) {
     s->covers |= item.covers;
     s->blocks |= item.blocks;
@@ -267,9 +273,10 @@ int PlanSpace::Intern(Form form, int variant, absl::InlinedVector<int, 4> nodes)
     for (const SubAxis& a : owners_[variant].axes) uses(items_[ItemOf(a)]);
   }
   if (even_line_) {
+    int shift = 0;
     for (const int i : Items(s->nodes[0])) {
-      for (size_t atom = 0; atom < atoms_; ++atom) {
-        if (items_[i].covers >> atom & 1) s->line.push_back(static_cast<uint8_t>(atom));
+      for (AxisMask left = items_[i].covers; left; left &= left - 1, shift += 8) {
+        s->line |= static_cast<uint64_t>(std::countr_zero(left) + 1) << shift;
       }
     }
     s->most = numel_ / SizeOf(s->covers);
@@ -277,7 +284,7 @@ int PlanSpace::Intern(Form form, int variant, absl::InlinedVector<int, 4> nodes)
     FillSplit(*s);
   }
   splits_.push_back(std::move(s));
-  return it->second;
+  return fresh_id;
 }
 
 const PlanSpace::Split& PlanSpace::Filled(int id) {

@@ -44,7 +44,7 @@ class PlanSpace {
     int64_t most = 0;                                // elements on the fullest rank
     const int64_t* held = nullptr;                   // elements on each rank
     const int64_t *begin = nullptr, *end = nullptr;  // F and O: the range in the flattened elements
-    absl::InlinedVector<uint8_t, 8> line;            // even_line(): its atoms, major to minor
+    uint64_t line = 0;  // even_line(): its atoms + 1, major to minor, one a byte from the lowest on
   };
   // Pending reductions: the atoms of each of ops().
   using Pending = absl::InlinedVector<AxisMask, 2>;
@@ -69,6 +69,8 @@ class PlanSpace {
   // All splits are equal slots of one line of elements: one dimension that divides among all ranks,
   // and no owner. Counts then follow from the atoms alone.
   bool even_line() const { return even_line_; }
+  // And every part of an axis that source and destination name is one atom.
+  bool plain_line() const { return even_line_ && items_.size() == atoms_; }
   // True when the parts that source and destination name fit into each other on every axis: then a
   // set of atoms is a set of sub-axes.
   bool chains() const { return chains_; }
@@ -102,6 +104,9 @@ class PlanSpace {
   // all others.
   std::pair<int64_t, int64_t> MoveGroup(StepKind kind, int x, int y) const;
   std::pair<int64_t, int64_t> GroupOf(AxisMask atoms) const;
+  // The kind of a move and the atoms over which ranks talk, read off the lists; a slice where
+  // nothing is received. For plain_line().
+  std::pair<StepKind, AxisMask> LineMove(int x, int y) const;
   AxisMask Differing(int x, int y) const;  // atoms over which ranks talk to turn x into y
   Axes Added(int from, int to) const;      // what an extension adds, major to minor
   Axes ToAxes(AxisMask atoms) const;       // in mesh order, neighbours merged
@@ -110,6 +115,8 @@ class PlanSpace {
  private:
   struct Node {  // a list of items, and the range (in a dimension) or index (F) it gives each rank
     int parent = -1, item = -1, dim = 0, depth = 0;
+    int split = -1;       // the one of this node alone, for the first window of F
+    AxisMask covers = 0;  // of all its items
     int64_t* begin = nullptr;
     int64_t* end = nullptr;
     absl::InlinedVector<int, 8> children;

@@ -66,10 +66,27 @@ void PlanSpace::Overlap(int x_id, int y_id, int64_t* out) {
 
 int64_t PlanSpace::EvenOverlap(int x_id, int y_id) const {
   const Split &x = *splits_[x_id], &y = *splits_[y_id];
-  const auto& [fewer, more] =
-      x.line.size() < y.line.size() ? std::tie(x.line, y.line) : std::tie(y.line, x.line);
-  if (!std::equal(fewer.begin(), fewer.end(), more.begin())) return -1;
+  // One is a prefix of the other: they differ beyond the shorter one's last byte only.
+  const uint64_t shorter = std::min(x.line, y.line), differ = x.line ^ y.line;
+  const int used = 64 - (std::countl_zero(shorter) & ~7);
+  if (used != 0 && (differ << (64 - used)) != 0) return -1;
   return std::min(x.most, y.most);
+}
+
+std::pair<StepKind, AxisMask> PlanSpace::LineMove(int x_id, int y_id) const {
+  const Split &x = *splits_[x_id], &y = *splits_[y_id];
+  const uint64_t differ = x.line ^ y.line;
+  if (differ == 0) return {StepKind::kSlice, 0};
+  const int same = std::countr_zero(differ) & ~7;  // bits of the atoms in common
+  if (x.line >> same == 0) return {StepKind::kSlice, 0};
+  if (y.line >> same == 0 && (x.form == y.form || y.line == 0)) {
+    return {StepKind::kAllGather, x.covers & ~y.covers};
+  }
+  if (x.form != y.form) return {StepKind::kExchange, x.covers | y.covers};
+  AxisMask common = 0;
+  for (int i = 0; i < same; i += 8) common |= AxisMask{1} << ((x.line >> i & 0xff) - 1);
+  return {x.covers == y.covers ? StepKind::kPermute : StepKind::kExchange,
+          (x.covers | y.covers) & ~common};
 }
 
 std::vector<std::pair<int, AxisMask>> PlanSpace::Extensions(int id, AxisMask within) {
@@ -177,6 +194,11 @@ AxisMask PlanSpace::Differing(int x_id, int y_id) const {
   AxisMask out = 0;
   for (size_t d = 0; d < x.nodes.size(); ++d) {
     const int common = CommonAncestor(x.nodes[d], y.nodes[d]);
+    if (chains_) {
+      const AxisMask either = nodes_[x.nodes[d]].covers | nodes_[y.nodes[d]].covers;
+      out |= either & ~nodes_[common].covers;
+      continue;
+    }
     for (int node : {x.nodes[d], y.nodes[d]}) {
       for (int i : Items(node, common)) out |= items_[i].blocks;
     }
@@ -300,9 +322,10 @@ Axes PlanSpace::MoveAxes(StepKind kind, int x_id, int y_id) const {
 std::pair<int64_t, int64_t> PlanSpace::GroupOf(AxisMask atoms) const {
   if (!chains_) return lins::GpusAndNodes(mesh(), ToAxes(atoms));
   int64_t gpus = 1, nodes = 1;
-  for (size_t i = 0; i < atoms_; ++i) {
-    if (!(atoms >> i & 1)) continue;
-    (items_[i].axis.axis == mesh().ndim() - 1 ? gpus : nodes) *= items_[i].axis.size;
+  const int last = mesh().ndim() - 1;
+  for (; atoms; atoms &= atoms - 1) {
+    const SubAxis& a = items_[std::countr_zero(atoms)].axis;
+    (a.axis == last ? gpus : nodes) *= a.size;
   }
   return {gpus, nodes};
 }

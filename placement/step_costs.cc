@@ -10,6 +10,18 @@ StepCosts::StepCosts(PlanSpace& space, const SearchOptions& options)
 const StepCosts::Move& StepCosts::MoveCost(int from, int to) {
   Move& move = Slot(from, to);
   if (move.worst >= 0) return move;
+  if (s_.plain_line()) {
+    const auto [kind, axes] = s_.LineMove(from, to);
+    move.worst = 0;
+    if (kind == StepKind::kSlice) return move;
+    const int64_t in = s_.split(from).most, out = s_.split(to).most;
+    const auto group = s_.GroupOf(axes);
+    move.axes = axes;
+    move.worst = out - std::max<int64_t>(0, s_.EvenOverlap(from, to));
+    move.group = group.first * group.second;
+    if (options_.cost_model) move.seconds = ModelSeconds(kind, StepVolume(kind, in, out), group);
+    return move;
+  }
   const Edge edge{EdgeKind::kMove, 0};
   move.worst = Worst(edge, from, to);
   if (move.worst > 0) {
@@ -91,11 +103,16 @@ double StepCosts::Seconds(const Edge& edge, int from, int to, int64_t worst) {
 
 double StepCosts::ModelSeconds(StepKind kind, int64_t elements, std::pair<int64_t, int64_t> group) {
   const int64_t bytes = elements * options_.itemsize;
-  const auto [it, fresh] = seconds_.try_emplace({kind, bytes, group.first, group.second}, 0);
-  if (fresh) {
-    it->second = options_.cost_model->Seconds(kind, bytes, group.first, group.second);
+  const auto [gpus, nodes] = group;
+  const uint64_t mixed = (static_cast<uint64_t>(bytes) ^ static_cast<uint64_t>(gpus) << 44 ^
+                          static_cast<uint64_t>(nodes) << 54 ^ static_cast<uint64_t>(kind)) *
+                         0x9e3779b97f4a7c15u;
+  Answer& answer = answers_[mixed >> (64 - kAnswerBits)];
+  if (answer.kind != kind || answer.bytes != bytes || answer.gpus != gpus ||
+      answer.nodes != nodes) {
+    answer = {kind, bytes, gpus, nodes, options_.cost_model->Seconds(kind, bytes, gpus, nodes)};
   }
-  return it->second;
+  return answer.seconds;
 }
 
 const std::vector<int64_t>& StepCosts::IndexIn(AxisMask axes) {

@@ -1,8 +1,7 @@
 // What the steps between the states of a plan's search cost: elements received, group, seconds.
 #pragma once
 
-#include <memory>
-#include <tuple>
+#include <array>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -58,7 +57,14 @@ class StepCosts {
   std::vector<std::vector<Move>> moves_;  // [from][to], worst < 0: not known yet
   Move other_;
   absl::flat_hash_map<AxisMask, std::vector<int64_t>> index_;
-  absl::flat_hash_map<std::tuple<StepKind, int64_t, int64_t, int64_t>, double> seconds_;
+  // The cost model's latest answers, each at a place that its question decides.
+  struct Answer {
+    StepKind kind;
+    int64_t bytes = -1, gpus, nodes;
+    double seconds;
+  };
+  static constexpr int kAnswerBits = 6;
+  std::array<Answer, 1 << kAnswerBits> answers_;
 };
 
 // A step on the way from space.src(), and where it ends.
