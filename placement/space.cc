@@ -273,8 +273,9 @@ int PlanSpace::Intern(Form form, int variant, absl::InlinedVector<int, 4> nodes)
     for (const SubAxis& a : owners_[variant].axes) uses(items_[ItemOf(a)]);
   }
   if (even_line_) {
-    int shift = 0;
+    int shift = 0, depth = 0;
     for (const int i : Items(s->nodes[0])) {
+      s->path |= static_cast<uint64_t>(i + 1) << 8 * depth++;
       for (AxisMask left = items_[i].covers; left; left &= left - 1, shift += 8) {
         s->line |= static_cast<uint64_t>(std::countr_zero(left) + 1) << shift;
       }

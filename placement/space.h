@@ -44,7 +44,8 @@ class PlanSpace {
     int64_t most = 0;                                // elements on the fullest rank
     const int64_t* held = nullptr;                   // elements on each rank
     const int64_t *begin = nullptr, *end = nullptr;  // F and O: the range in the flattened elements
-    uint64_t line = 0;  // even_line(): its atoms + 1, major to minor, one a byte from the lowest on
+    // even_line(): its atoms and its items, plus one, major to minor, one a byte from the lowest on.
+    uint64_t line = 0, path = 0;
   };
   // Pending reductions: the atoms of each of ops().
   using Pending = absl::InlinedVector<AxisMask, 2>;
@@ -69,8 +70,6 @@ class PlanSpace {
   // All splits are equal slots of one line of elements: one dimension that divides among all ranks,
   // and no owner. Counts then follow from the atoms alone.
   bool even_line() const { return even_line_; }
-  // And every part of an axis that source and destination name is one atom.
-  bool plain_line() const { return even_line_ && items_.size() == atoms_; }
   // True when the parts that source and destination name fit into each other on every axis: then a
   // set of atoms is a set of sub-axes.
   bool chains() const { return chains_; }
@@ -88,24 +87,22 @@ class PlanSpace {
 
   // Elements that each rank holds under both.
   void Overlap(int x, int y, int64_t* out);
-  // What every rank holds under both where that is one number; -1 where ranks differ. For
-  // even_line().
+  // The same where that is one number on all ranks; -1 where ranks differ. For even_line().
   int64_t EvenOverlap(int x, int y) const;
   // Coordinates along the atoms of a set, in mesh order, as one number for each rank.
   void IndexIn(AxisMask atoms, int64_t* out) const;
   int64_t SizeOf(AxisMask atoms) const;
   AxisMask BlockedBy(AxisMask atoms) const;  // atoms that overlap one of the set
 
-  // The kind and axes of the step between two splits; received: what each rank receives, null with
-  // even_line().
-  StepKind MoveKind(int x, int y, bool nothing, const int64_t* received) const;
+  // The kind and axes of the step between two splits; received: what each rank receives.
+  StepKind MoveKind(int x, int y, const int64_t* received) const;
   Axes MoveAxes(StepKind kind, int x, int y) const;
   // How a cost model is told of the group that takes part: its size along the last axis, and along
   // all others.
   std::pair<int64_t, int64_t> MoveGroup(StepKind kind, int x, int y) const;
   std::pair<int64_t, int64_t> GroupOf(AxisMask atoms) const;
   // The kind of a move and the atoms over which ranks talk, read off the lists; a slice where
-  // nothing is received. For plain_line().
+  // nothing is received. For even_line().
   std::pair<StepKind, AxisMask> LineMove(int x, int y) const;
   AxisMask Differing(int x, int y) const;  // atoms over which ranks talk to turn x into y
   Axes Added(int from, int to) const;      // what an extension adds, major to minor

@@ -8,6 +8,15 @@
 #include "placement/space.h"
 
 namespace lins {
+namespace {
+
+// Lists packed one element a byte, from the lowest on.
+bool IsPrefix(uint64_t a, uint64_t b) {
+  const uint64_t differ = a ^ b;
+  return differ == 0 || a >> (std::countr_zero(differ) & ~7) == 0;
+}
+
+}  // namespace
 
 void PlanSpace::Overlap(int x_id, int y_id, int64_t* out) {
   const Split *x = &Filled(x_id), *y = &Filled(y_id);
@@ -66,25 +75,20 @@ void PlanSpace::Overlap(int x_id, int y_id, int64_t* out) {
 
 int64_t PlanSpace::EvenOverlap(int x_id, int y_id) const {
   const Split &x = *splits_[x_id], &y = *splits_[y_id];
-  // One is a prefix of the other: they differ beyond the shorter one's last byte only.
-  const uint64_t shorter = std::min(x.line, y.line), differ = x.line ^ y.line;
-  const int used = 64 - (std::countl_zero(shorter) & ~7);
-  if (used != 0 && (differ << (64 - used)) != 0) return -1;
-  return std::min(x.most, y.most);
+  const bool nested = IsPrefix(x.line, y.line) || IsPrefix(y.line, x.line);
+  return nested ? std::min(x.most, y.most) : -1;
 }
 
 std::pair<StepKind, AxisMask> PlanSpace::LineMove(int x_id, int y_id) const {
   const Split &x = *splits_[x_id], &y = *splits_[y_id];
-  const uint64_t differ = x.line ^ y.line;
-  if (differ == 0) return {StepKind::kSlice, 0};
-  const int same = std::countr_zero(differ) & ~7;  // bits of the atoms in common
-  if (x.line >> same == 0) return {StepKind::kSlice, 0};
-  if (y.line >> same == 0 && (x.form == y.form || y.line == 0)) {
+  if (IsPrefix(x.line, y.line)) return {StepKind::kSlice, 0};
+  if (IsPrefix(y.path, x.path) && (x.form == y.form || y.path == 0)) {
     return {StepKind::kAllGather, x.covers & ~y.covers};
   }
   if (x.form != y.form) return {StepKind::kExchange, x.covers | y.covers};
   AxisMask common = 0;
-  for (int i = 0; i < same; i += 8) common |= AxisMask{1} << ((x.line >> i & 0xff) - 1);
+  const int same = std::countr_zero(x.path ^ y.path) & ~7;
+  for (int i = 0; i < same; i += 8) common |= items_[(x.path >> i & 0xff) - 1].covers;
   return {x.covers == y.covers ? StepKind::kPermute : StepKind::kExchange,
           (x.covers | y.covers) & ~common};
 }
@@ -235,7 +239,6 @@ Axes PlanSpace::ToAxes(AxisMask atoms) const {
 
 bool PlanSpace::IsPermutation(const Split& x, const Split& y, const int64_t* received) const {
   if (x.form != y.form || x.covers != y.covers || x.blocks != y.blocks) return false;
-  if (even_line_) return true;  // slots of equal length: the same one or disjoint ones
   for (int64_t r = 0; r < ranks_; ++r) {
     if (received[r] != 0 && received[r] != y.held[r]) return false;
   }
@@ -256,8 +259,9 @@ bool PlanSpace::IsPermutation(const Split& x, const Split& y, const int64_t* rec
   return true;
 }
 
-StepKind PlanSpace::MoveKind(int x_id, int y_id, bool nothing, const int64_t* received) const {
+StepKind PlanSpace::MoveKind(int x_id, int y_id, const int64_t* received) const {
   const Split &x = *splits_[x_id], &y = *splits_[y_id];
+  const bool nothing = std::all_of(received, received + ranks_, [](int64_t n) { return n == 0; });
   if (x.form == Form::kOwned && IsWhole(y) && x.covers != 0) return StepKind::kBroadcast;
   bool prefix = x.form == y.form && x.variant == y.variant && x.form != Form::kOwned;
   int shorter = -1, longer = -1, changes = 0;  // dimensions that lose or gain axes

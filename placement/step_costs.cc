@@ -10,7 +10,7 @@ StepCosts::StepCosts(PlanSpace& space, const SearchOptions& options)
 const StepCosts::Move& StepCosts::MoveCost(int from, int to) {
   Move& move = Slot(from, to);
   if (move.worst >= 0) return move;
-  if (s_.plain_line()) {
+  if (s_.even_line()) {
     const auto [kind, axes] = s_.LineMove(from, to);
     move.worst = 0;
     if (kind == StepKind::kSlice) return move;
@@ -72,14 +72,10 @@ int64_t StepCosts::Worst(const Edge& edge, int from, int to) {
 }
 
 StepKind StepCosts::MoveKind(int from, int to) {
-  if (s_.even_line()) {
-    return s_.MoveKind(from, to, s_.EvenOverlap(from, to) == s_.split(to).most, nullptr);
-  }
+  if (s_.even_line()) return s_.LineMove(from, to).first;
   scratch_.resize(n_);
   Receive({EdgeKind::kMove, 0}, from, to, scratch_.data());
-  const bool nothing =
-      std::all_of(scratch_.begin(), scratch_.end(), [](int64_t n) { return n == 0; });
-  return s_.MoveKind(from, to, nothing, scratch_.data());
+  return s_.MoveKind(from, to, scratch_.data());
 }
 
 double StepCosts::Seconds(const Edge& edge, int from, int to, int64_t worst) {
