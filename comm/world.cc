@@ -13,6 +13,7 @@
 #include "comm/backend.h"
 #include "comm/gloo.h"
 #include "comm/nccl.h"
+#include "comm/stream.h"
 #include "comm/threads.h"
 #include "comm/trace.h"
 #include "mesh/error.h"
@@ -102,11 +103,23 @@ std::shared_ptr<World> World::Nccl(c10::intrusive_ptr<c10d::Store> store, int64_
       RankContext::Current()));
 }
 
-Communicator& World::Get(const std::vector<int64_t>& ranks, Role role) {
-  const Key key(ranks, role);
+void World::CheckRunning() const {
+  if (shut_down_) throw Error("this world has been shut down", Error::Kind::kRuntime);
+}
+
+Stream& World::Background(Role role) {
+  std::lock_guard lock(mutex_);
+  CheckRunning();
+  std::unique_ptr<Stream>& stream = background_[static_cast<int>(role)];
+  if (!stream) stream = std::make_unique<Stream>(/*concurrent=*/true);
+  return *stream;
+}
+
+Communicator& World::Get(const std::vector<int64_t>& ranks, Role role, Lane lane) {
+  const Key key(ranks, role, lane);
   std::unique_lock lock(mutex_);
   while (true) {
-    if (shut_down_) throw Error("this world has been shut down", Error::Kind::kRuntime);
+    CheckRunning();
     if (const auto found = communicators_.find(key); found != communicators_.end()) {
       return *found->second;
     }
@@ -119,7 +132,7 @@ Communicator& World::Get(const std::vector<int64_t>& ranks, Role role) {
   std::unique_ptr<Communicator> made;
   std::exception_ptr failure;
   try {
-    made = Connect(ranks, role);
+    made = Connect(ranks, role, lane);
   } catch (...) {
     failure = std::current_exception();
   }
@@ -127,7 +140,7 @@ Communicator& World::Get(const std::vector<int64_t>& ranks, Role role) {
   connecting_.erase(key);
   connected_.notify_all();
   if (failure) std::rethrow_exception(failure);
-  if (shut_down_) throw Error("this world has been shut down", Error::Kind::kRuntime);
+  CheckRunning();
   return *communicators_.emplace(key, std::move(made)).first->second;
 }
 
@@ -137,7 +150,8 @@ Communicator& World::Everyone(Role role) {
   return Get(ranks, role);
 }
 
-std::unique_ptr<Communicator> World::Connect(const std::vector<int64_t>& ranks, Role role) {
+std::unique_ptr<Communicator> World::Connect(const std::vector<int64_t>& ranks, Role role,
+                                             Lane lane) {
   std::vector<int64_t> sorted = ranks;
   std::sort(sorted.begin(), sorted.end());
   const bool distinct = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
@@ -152,7 +166,8 @@ std::unique_ptr<Communicator> World::Connect(const std::vector<int64_t>& ranks, 
   const int64_t index = own - ranks.begin();
   std::unique_ptr<Backend> backend;
   if (ranks.size() > 1) {
-    const std::string key = absl::StrCat(RoleName(role), "/", absl::StrJoin(ranks, ","));
+    const std::string key = absl::StrCat(RoleName(role), lane == Lane::kBackground ? "/background" : "",
+                                         "/", absl::StrJoin(ranks, ","));
     try {
       backend = factory_(ranks, index, key);
     } catch (const std::exception& e) {
@@ -171,6 +186,10 @@ void World::Abort(const std::string& reason) {
 void World::Shutdown() {
   std::unique_lock lock(mutex_);
   shut_down_ = true;
+  auto background = std::move(background_);
+  lock.unlock();
+  for (std::unique_ptr<Stream>& stream : background) stream.reset();  // ends what it runs
+  lock.lock();
   connected_.wait(lock, [this] { return connecting_.empty(); });
   communicators_.clear();  // in the order of their groups and roles
   factory_ = nullptr;

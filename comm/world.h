@@ -5,6 +5,8 @@
 //   world->Get({0, 2}, Role::kReduce).AllReduce(x, ReduceOp::kSum).Wait();
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -13,6 +15,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "c10/util/intrusive_ptr.h"
@@ -25,6 +28,7 @@ class Store;
 namespace lins {
 
 class RankContext;
+class Stream;
 
 class World {
  public:
@@ -50,8 +54,15 @@ class World {
   const std::shared_ptr<RankContext>& context_ptr() const { return context_; }
 
   // The communicator of `ranks` (which contain this rank; their order is the group's) for `role`:
-  // created on first use, by all its ranks, and kept.
-  Communicator& Get(const std::vector<int64_t>& ranks, Role role);
+  // created on first use, by all its ranks, and kept until Shutdown. Those of kBackground are for
+  // what Background(role) runs, whose order against the caller's own operations is not known.
+  enum class Lane { kCaller, kBackground };
+  Communicator& Get(const std::vector<int64_t>& ranks, Role role, Lane lane = Lane::kCaller);
+
+  // Runs tasks in order beside the caller: what launches the later steps of a redistribution.
+  Stream& Background(Role role);
+  // Throws once Shutdown has begun.
+  void CheckRunning() const;
 
   // The communicator of all ranks, in order.
   Communicator& Everyone(Role role);
@@ -81,14 +92,15 @@ class World {
   BackendFactory factory_;
   std::function<void(const std::string&)> abort_;
   std::shared_ptr<RankContext> context_;
-  using Key = std::pair<std::vector<int64_t>, Role>;
-  std::unique_ptr<Communicator> Connect(const std::vector<int64_t>& ranks, Role role);
+  using Key = std::tuple<std::vector<int64_t>, Role, Lane>;
+  std::unique_ptr<Communicator> Connect(const std::vector<int64_t>& ranks, Role role, Lane lane);
 
   std::mutex mutex_;
   std::condition_variable connected_;
   std::set<Key> connecting_;  // groups being made, outside the lock
   std::map<Key, std::unique_ptr<Communicator>> communicators_;
-  bool shut_down_ = false;
+  std::array<std::unique_ptr<Stream>, 4> background_;  // by role
+  std::atomic<bool> shut_down_ = false;
 };
 
 }  // namespace lins

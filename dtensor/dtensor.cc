@@ -3,10 +3,14 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <mutex>
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/execute.h"
 #include "dtensor/gradient.h"
+#include "dtensor/plan_cache.h"
 #include "mesh/error.h"
 
 namespace lins {
@@ -73,7 +77,7 @@ DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh, const 
                             std::optional<int64_t> src_rank) {
   c10::NoGradGuard no_grad;
   const Layout whole = Layout::Replicated(ToShape(full.sizes()), mesh);
-  const RedistributionPlan* plan = ValueOrThrow(CachedPlan(whole, layout, full.element_size()));
+  const auto plan = mesh.cache().Get(whole, layout, full.element_size(), mesh);
   at::Tensor value = full.detach().contiguous();
   if (src_rank) {
     if (*src_rank < 0 || *src_rank >= mesh.size()) {
@@ -82,7 +86,7 @@ DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh, const 
     value = value.clone();
     mesh.world().Everyone(Role::kOther).Broadcast(value, *src_rank).Wait();
   }
-  at::Tensor local = Execute(*plan, value, mesh);
+  at::Tensor local = Execute(*plan, value);
   // The caller's tensor stays the caller's.
   if (local.is_alias_of(full)) local = local.clone();
   if (full.requires_grad()) local.set_requires_grad(true);  // a leaf of its own
@@ -112,12 +116,56 @@ DTensor DTensor::Redistribute(absl::string_view notation) const {
 
 DTensor DTensor::Redistribute(const Layout& layout) const {
   if (layout == layout_) return *this;
+  const auto plan = mesh_.cache().Get(layout_, layout, local_.element_size(), mesh_);
   if (RecordsGradient(local_)) {
-    ThrowIfError(CachedPlan(layout_, layout, local_.element_size()).status());
     return DTensor(RedistributeRecorded(local_, layout_, layout, mesh_), layout, mesh_);
   }
-  const RedistributionPlan* plan = ValueOrThrow(CachedPlan(layout_, layout, local_.element_size()));
-  return DTensor(Execute(*plan, local_, mesh_), layout, mesh_);
+  return DTensor(Execute(*plan, local_), layout, mesh_);
+}
+
+PendingDTensor DTensor::RedistributeAsync(absl::string_view notation) const {
+  return RedistributeAsync(ValueOrThrow(Layout::Parse(notation, shape(), mesh_)));
+}
+
+struct PendingDTensor::State {
+  DTensor source;
+  Layout layout;
+  Execution execution;
+  std::mutex mutex;
+  std::optional<DTensor> result;  // set by the first Wait, or at once where there is no need to wait
+};
+
+PendingDTensor DTensor::RedistributeAsync(const Layout& layout) const {
+  auto state = std::make_shared<PendingDTensor::State>(*this, layout);
+  if (layout == layout_) {
+    state->result = *this;
+  } else if (RecordsGradient(local_) && NeedsValues(layout_, layout)) {
+    state->result = Redistribute(layout);
+  } else {
+    auto plan = mesh_.cache().Get(layout_, layout, local_.element_size(), mesh_);
+    if (RecordsGradient(local_)) CheckHasGradient(layout_, layout);
+    state->execution = ExecuteAsync(std::move(plan), local_.detach(), mesh_);
+  }
+  return PendingDTensor(std::move(state));
+}
+
+DTensor PendingDTensor::Wait() {
+  std::lock_guard lock(state_->mutex);
+  if (!state_->result) {
+    const DTensor& source = state_->source;
+    at::Tensor value = state_->execution.Wait();
+    if (RecordsGradient(source.local_)) {
+      value = RecordRedistributed(source.local_, value, source.layout_, state_->layout,
+                                  source.mesh_);
+    }
+    state_->result = DTensor(std::move(value), state_->layout, source.mesh_);
+  }
+  return *state_->result;
+}
+
+bool PendingDTensor::Done() const {
+  std::unique_lock lock(state_->mutex, std::try_to_lock);
+  return lock.owns_lock() && (state_->result || state_->execution.Done());
 }
 
 at::Tensor DTensor::ToLocal(const Layout& gradient) const {

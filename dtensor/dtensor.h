@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@
 #include "placement/layout.h"
 
 namespace lins {
+
+class PendingDTensor;
 
 class DTensor {
  public:
@@ -40,6 +43,10 @@ class DTensor {
   // Collective. The same values under another layout of the same mesh and shape.
   DTensor Redistribute(absl::string_view notation) const;
   DTensor Redistribute(const Layout& layout) const;
+  // The same, begun: it goes on beside the caller, who leaves both tensors alone until it has
+  // waited.
+  PendingDTensor RedistributeAsync(absl::string_view notation) const;
+  PendingDTensor RedistributeAsync(const Layout& layout) const;
   at::Tensor FullTensor() const;  // collective: Redistribute("R").ToLocal()
   const at::Tensor& ToLocal() const { return local_; }
   // As ToLocal(), for a use whose gradient on this rank has layout `gradient` (such as +sum(gpu)
@@ -54,12 +61,28 @@ class DTensor {
   at::ScalarType dtype() const { return local_.scalar_type(); }
 
  private:
+  friend class PendingDTensor;
   DTensor(at::Tensor local, Layout layout, LiveMesh mesh)
       : local_(std::move(local)), layout_(std::move(layout)), mesh_(std::move(mesh)) {}
 
   at::Tensor local_;
   Layout layout_;
   LiveMesh mesh_;
+};
+
+// A redistribution in flight. Copies share it.
+class PendingDTensor {
+ public:
+  // Blocks until the result is there and returns it, recorded by autograd where its source is.
+  // Throws what failed, on every rank.
+  DTensor Wait();
+  bool Done() const;  // without blocking; true also after a failure
+
+ private:
+  friend class DTensor;
+  struct State;
+  explicit PendingDTensor(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace lins

@@ -5,11 +5,13 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/backward_error.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/execute.h"
+#include "dtensor/plan_cache.h"
 #include "mesh/error.h"
 
 namespace lins {
@@ -28,6 +30,7 @@ struct Route : torch::CustomClassHolder {
       : from(std::move(a)), to(std::move(b)), mesh(std::move(m)) {}
   Layout from, to;
   LiveMesh mesh;
+  at::Tensor ready;  // the result, where it is there already
 };
 using RoutePtr = c10::intrusive_ptr<Route>;
 
@@ -42,7 +45,7 @@ RoutePtr Kept(AutogradContext* ctx) {
 
 at::Tensor Run(const at::Tensor& local, const Layout& src, const Layout& dst,
                const LiveMesh& mesh) {
-  return Execute(*ValueOrThrow(CachedPlan(src, dst, local.element_size())), local, mesh);
+  return Execute(*mesh.cache().Get(src, dst, local.element_size(), mesh), local);
 }
 
 DTensor Gradient(const Variable& grad, const LiveMesh& mesh, const Layout& layout) {
@@ -52,6 +55,7 @@ DTensor Gradient(const Variable& grad, const LiveMesh& mesh, const Layout& layou
 struct RedistributeNode : Function<RedistributeNode> {
   static Variable forward(AutogradContext* ctx, const Variable& local, const RoutePtr& route) {
     Keep(ctx, route);
+    if (route->ready.defined()) return std::exchange(route->ready, {});
     return Run(local.detach(), route->from, route->to, route->mesh);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -149,11 +153,11 @@ bool RecordsGradient(const at::Tensor& local) {
   return c10::GradMode::is_enabled() && local.requires_grad();
 }
 
-at::Tensor RedistributeRecorded(const at::Tensor& local, const Layout& src, const Layout& dst,
-                                const LiveMesh& mesh) {
-  GradientLayout(src);  // both must have one
-  GradientLayout(dst);
-  // Minima and maxima that end here do so by themselves, as their gradient needs the values.
+namespace {
+
+// Without the minima and maxima that end on the way to dst: they end by themselves, as their
+// gradient needs the values.
+Terms WithoutEnding(const Layout& src, const Layout& dst) {
   Terms kept = src.terms();
   const auto ends = [&dst](const PartialTerm& p) {
     const auto& stay = dst.terms().partials;
@@ -161,6 +165,31 @@ at::Tensor RedistributeRecorded(const at::Tensor& local, const Layout& src, cons
   };
   kept.partials.erase(std::remove_if(kept.partials.begin(), kept.partials.end(), ends),
                       kept.partials.end());
+  return kept;
+}
+
+}  // namespace
+
+bool NeedsValues(const Layout& src, const Layout& dst) {
+  return !(WithoutEnding(src, dst) == src.terms());
+}
+
+void CheckHasGradient(const Layout& src, const Layout& dst) {
+  GradientLayout(src);
+  GradientLayout(dst);
+}
+
+at::Tensor RecordRedistributed(const at::Tensor& local, const at::Tensor& value, const Layout& src,
+                               const Layout& dst, const LiveMesh& mesh) {
+  const RoutePtr route = c10::make_intrusive<Route>(src, dst, mesh);
+  route->ready = value;
+  return RedistributeNode::apply(local, route);
+}
+
+at::Tensor RedistributeRecorded(const at::Tensor& local, const Layout& src, const Layout& dst,
+                                const LiveMesh& mesh) {
+  CheckHasGradient(src, dst);
+  Terms kept = WithoutEnding(src, dst);
   if (kept == src.terms()) {
     return RedistributeNode::apply(local, c10::make_intrusive<Route>(src, dst, mesh));
   }

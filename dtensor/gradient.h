@@ -33,6 +33,14 @@ bool RecordsGradient(const at::Tensor& local);
 at::Tensor RedistributeRecorded(const at::Tensor& local, const Layout& src, const Layout& dst,
                                 const LiveMesh& mesh);
 
+// The parts of it, for a redistribution that another thread carries out. NeedsValues: its gradient
+// needs the values on the way, so RedistributeRecorded is all there is. Otherwise `value`, what a
+// plain redistribution made of `local`, is recorded afterwards.
+bool NeedsValues(const Layout& src, const Layout& dst);
+void CheckHasGradient(const Layout& src, const Layout& dst);  // throws an Error where there is none
+at::Tensor RecordRedistributed(const at::Tensor& local, const at::Tensor& value, const Layout& src,
+                               const Layout& dst, const LiveMesh& mesh);
+
 // `local` itself; on the way back its gradient, which has layout `given`, becomes one of layout
 // GradientLayout(of). Its backward is collective.
 at::Tensor WithGradientLayout(const at::Tensor& local, const Layout& of, const Layout& given,

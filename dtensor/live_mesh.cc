@@ -1,9 +1,13 @@
 #include "dtensor/live_mesh.h"
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/plan_cache.h"
 #include "mesh/error.h"
 
 namespace lins {
+
+LiveMesh::LiveMesh(Mesh mesh, std::shared_ptr<World> world)
+    : Mesh(std::move(mesh)), world_(std::move(world)), cache_(std::make_shared<PlanCache>()) {}
 
 LiveMesh LiveMesh::Create(std::shared_ptr<World> world, std::vector<int64_t> shape,
                           std::vector<std::string> axes) {

@@ -11,6 +11,8 @@
 
 namespace lins {
 
+class PlanCache;
+
 class LiveMesh : public Mesh {
  public:
   // The shape's product must be the world's size. Collective: every rank must pass the same.
@@ -24,11 +26,13 @@ class LiveMesh : public Mesh {
   Communicator& Comm(absl::Span<const SubAxis> axes, Role role) const {
     return world_->Get(Group(axes, rank()), role);
   }
+  // Shared by all copies of this mesh.
+  PlanCache& cache() const { return *cache_; }
 
  private:
-  LiveMesh(Mesh mesh, std::shared_ptr<World> world)
-      : Mesh(std::move(mesh)), world_(std::move(world)) {}
+  LiveMesh(Mesh mesh, std::shared_ptr<World> world);
   std::shared_ptr<World> world_;
+  std::shared_ptr<PlanCache> cache_;
 };
 
 }  // namespace lins

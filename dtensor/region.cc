@@ -1,8 +1,10 @@
 #include "dtensor/region.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "placement/redistribution.h"
 
@@ -43,11 +45,36 @@ void ForEachRow(const Shape& shape, const Ranges& box, Fn fn) {
   }
 }
 
-// The smallest number of runs: dimensions that the box spans whole join their rows.
-void BoxRuns(const Shape& local, const Ranges& box, std::vector<Range>& runs) {
-  ForEachRow(local, box, [&](int64_t at, int64_t len) {
-    if (runs.size() < 2) Append(runs, at, at + len);
+// Bytes that are worth a thread of their own, where torch has several.
+constexpr int64_t kTask = 256 * 1024;
+
+void CopyBytes(char* to, const char* from, int64_t bytes) {
+  switch (bytes) {  // rows of one element
+    case 2:
+      std::memcpy(to, from, 2);
+      return;
+    case 4:
+      std::memcpy(to, from, 4);
+      return;
+    case 8:
+      std::memcpy(to, from, 8);
+      return;
+  }
+  if (bytes < 2 * kTask) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  at::parallel_for(0, bytes, kTask, [&](int64_t begin, int64_t end) {
+    std::memcpy(to + begin, from + begin, end - begin);
   });
+}
+
+const char* Data(const at::Tensor& t, int64_t at) {
+  return static_cast<const char*>(t.const_data_ptr()) + at * static_cast<int64_t>(t.element_size());
+}
+
+char* MutableData(const at::Tensor& t, int64_t at) {
+  return static_cast<char*>(t.mutable_data_ptr()) + at * static_cast<int64_t>(t.element_size());
 }
 
 }  // namespace
@@ -55,17 +82,16 @@ void BoxRuns(const Shape& local, const Ranges& box, std::vector<Range>& runs) {
 Region Region::Common(const Layout& x, int64_t a, const Layout& y, int64_t b) {
   Region out;
   const Ranges p = x.RangesOf(a), q = y.RangesOf(b);
-  out.local_shape_ = x.LocalShape(a);
   if (!x.IsFlatOrOwned() && !y.IsFlatOrOwned()) {
-    out.is_box_ = true;
     out.numel_ = 1;
+    Ranges box;
     for (size_t d = 0; d < p.size(); ++d) {
       const int64_t begin = std::max(p[d].first, q[d].first);
       const int64_t end = std::max(begin, std::min(p[d].second, q[d].second));
-      out.box_.push_back({begin - p[d].first, end - p[d].first});
+      box.push_back({begin - p[d].first, end - p[d].first});
       out.numel_ *= end - begin;
     }
-    if (out.numel_ > 0) BoxRuns(out.local_shape_, out.box_, out.runs_);
+    if (out.numel_ > 0) out.SetBox(x.LocalShape(a), box);
     return out;
   }
   if (x.IsFlatOrOwned()) {
@@ -92,44 +118,121 @@ Region Region::Common(const Layout& x, int64_t a, const Layout& y, int64_t b) {
   return out;
 }
 
-at::Tensor Region::BoxView(const at::Tensor& local) const {
-  at::Tensor view = local;
-  for (size_t d = 0; d < box_.size(); ++d) {
-    view = view.narrow(d, box_[d].first, box_[d].second - box_[d].first);
+void Region::SetBox(const Shape& local, const Ranges& box) {
+  // Dimensions that the box spans whole join their rows into one run, and so do those that follow
+  // one another without a gap.
+  int64_t begin = 0, length = 1, stride = 1;
+  for (size_t d = box.size(); d-- > 0; stride *= local[d]) {
+    const int64_t n = box[d].second - box[d].first;
+    begin += box[d].first * stride;
+    if (n == 1) continue;
+    if (repeats_.empty() && length == stride) {
+      length *= n;
+    } else if (!repeats_.empty() && repeats_[0].step * repeats_[0].count == stride) {
+      repeats_[0].count *= n;
+    } else {
+      repeats_.insert(repeats_.begin(), {n, stride});
+    }
   }
-  return view;
+  for (const Repeat& r : repeats_) rows_ *= r.count;
+  runs_ = {{begin, begin + length}};
+}
+
+template <typename Fn>
+void Region::ForEachRun(int64_t size, Fn fn) const {
+  if (repeats_.empty()) {
+    int64_t done = 0;
+    for (const Range& r : runs_) {
+      fn(r.first, r.second - r.first, done);
+      done += r.second - r.first;
+    }
+    return;
+  }
+  const int64_t length = runs_[0].second - runs_[0].first;
+  const auto rows = [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      int64_t begin = runs_[0].first, left = row;
+      for (size_t i = repeats_.size(); i-- > 0; left /= repeats_[i].count) {
+        begin += left % repeats_[i].count * repeats_[i].step;
+        if (left < repeats_[i].count) break;
+      }
+      fn(begin, length, row * length);
+    }
+  };
+  if (numel_ * size < 2 * kTask) return rows(0, rows_);
+  at::parallel_for(0, rows_, std::max<int64_t>(1, kTask / (length * size)), rows);
+}
+
+at::Tensor Region::BoxView(const at::Tensor& local) const {
+  std::vector<int64_t> sizes, strides;
+  for (const Repeat& r : repeats_) {
+    sizes.push_back(r.count);
+    strides.push_back(r.step);
+  }
+  sizes.push_back(runs_[0].second - runs_[0].first);
+  strides.push_back(1);
+  return local.view(-1).as_strided(sizes, strides, local.storage_offset() + Begin());
 }
 
 at::Tensor Region::Index(const at::Tensor& local) const {
   std::vector<at::Tensor> parts;
-  for (const Range& r : runs_) {
+  ForEachRun(1, [&](int64_t begin, int64_t n, int64_t) {
     parts.push_back(
-        at::arange(r.first, r.second, at::TensorOptions().dtype(at::kLong).device(local.device())));
-  }
+        at::arange(begin, begin + n, at::TensorOptions().dtype(at::kLong).device(local.device())));
+  });
   return at::cat(parts);
 }
 
-void Region::Extract(const at::Tensor& local, const at::Tensor& flat) const {
+void Region::Extract(const at::Tensor& local, const at::Tensor& flat, int64_t at) const {
   if (numel_ == 0) return;
+  if (local.is_cpu()) {
+    const int64_t size = local.element_size();
+    const char* from = Data(local, 0);
+    char* to = MutableData(flat, at);
+    ForEachRun(size, [&](int64_t begin, int64_t n, int64_t done) {
+      CopyBytes(to + done * size, from + begin * size, n * size);
+    });
+    return;
+  }
+  const at::Tensor target = flat.view(-1).narrow(0, at, numel_);
   if (IsRun()) {
-    flat.copy_(local.view(-1).narrow(0, Begin(), numel_));
-  } else if (is_box_) {
+    target.copy_(local.view(-1).narrow(0, Begin(), numel_));
+  } else if (!repeats_.empty()) {
     const at::Tensor box = BoxView(local);
-    flat.view(box.sizes()).copy_(box);
+    target.view(box.sizes()).copy_(box);
   } else {
-    flat.copy_(local.view(-1).index_select(0, Index(local)));
+    target.copy_(local.view(-1).index_select(0, Index(local)));
   }
 }
 
-void Region::Insert(const at::Tensor& local, const at::Tensor& flat) const {
+void Region::Insert(const at::Tensor& local, const at::Tensor& flat, int64_t at) const {
   if (numel_ == 0) return;
+  if (local.is_cpu()) {
+    const int64_t size = local.element_size();
+    char* to = MutableData(local, 0);
+    const char* from = Data(flat, at);
+    ForEachRun(size, [&](int64_t begin, int64_t n, int64_t done) {
+      CopyBytes(to + begin * size, from + done * size, n * size);
+    });
+    return;
+  }
+  const at::Tensor source = flat.view(-1).narrow(0, at, numel_);
   if (IsRun()) {
-    local.view(-1).narrow(0, Begin(), numel_).copy_(flat);
-  } else if (is_box_) {
+    local.view(-1).narrow(0, Begin(), numel_).copy_(source);
+  } else if (!repeats_.empty()) {
     const at::Tensor box = BoxView(local);
-    box.copy_(flat.view(box.sizes()));
+    box.copy_(source.view(box.sizes()));
   } else {
-    local.view(-1).index_copy_(0, Index(local), flat);
+    local.view(-1).index_copy_(0, Index(local), source);
+  }
+}
+
+void CopyContiguous(const at::Tensor& to, const at::Tensor& from) {
+  if (to.numel() == 0) return;
+  if (from.is_cpu()) {
+    CopyBytes(MutableData(to, 0), Data(from, 0), static_cast<int64_t>(from.nbytes()));
+  } else {
+    to.view(-1).copy_(from.view(-1));
   }
 }
 

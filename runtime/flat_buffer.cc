@@ -57,6 +57,11 @@ FlatBuffer::FlatBuffer(std::string unit, std::vector<NamedParam> params, const P
       mesh_(mesh),
       pool_(std::move(pool)),
       plan_(ValueOrThrow(MakeUnitPlan(policy, numel_, mesh, Sizes(types)))),
+      gather_(PreparedPlan::Create(plan_.gather, mesh, Role::kGather, unit_)),
+      regather_(PreparedPlan::Create(plan_.regather, mesh, Role::kGather, unit_)),
+      accumulate_(PreparedPlan::Create(plan_.accumulate, mesh, Role::kReduce, unit_)),
+      reduce_(PreparedPlan::Create(plan_.reduce, mesh, Role::kReduce, unit_)),
+      update_(PreparedPlan::Create(plan_.update, mesh, Role::kUpdate, unit_)),
       types_(types) {
   c10::NoGradGuard no_grad;
   int64_t offset = 0;
@@ -151,10 +156,10 @@ void FlatBuffer::Gather() const {
   if (between_lease_) {
     const at::Tensor piece =
         between_lease_->As(full_.scalar_type(), plan_.between.LocalNumel(mesh_.rank()));
-    Execute(plan_.regather, piece, mesh_, {Role::kGather, unit_, full_});
+    Execute(*regather_, piece, full_);
     return;
   }
-  Execute(plan_.gather, param_, mesh_, {Role::kGather, unit_, full_});
+  Execute(*gather_, param_, full_);
 }
 
 void FlatBuffer::ReleaseMemory() {
@@ -254,7 +259,7 @@ std::function<void()> FlatBuffer::FinishMicroBatch(bool last, double divisor) {
         staging = pool_->Acquire(grad_.numel() * c10::elementSize(types_.reduce));
         piece = staging->As(types_.reduce, grad_.numel());
       }
-      Execute(plan_.accumulate, task->bucket, mesh_, {Role::kReduce, unit_, piece});
+      Execute(*accumulate_, task->bucket, piece);
       task->bucket = at::Tensor();
       task->lease.reset();
       if (task->accumulating) {
@@ -268,10 +273,10 @@ std::function<void()> FlatBuffer::FinishMicroBatch(bool last, double divisor) {
     if (!last) return;
     const at::Tensor mine = OptimGrad();
     if (types_.grad == types_.reduce || plan_.reduce.steps.empty()) {
-      Execute(plan_.reduce, grad_, mesh_, {Role::kReduce, unit_, mine});
+      Execute(*reduce_, grad_, mine);
     } else {
       const at::Tensor sent = grad_.to(types_.reduce);
-      mine.copy_(Execute(plan_.reduce, sent, mesh_, {Role::kReduce, unit_, std::nullopt}));
+      mine.copy_(Execute(*reduce_, sent));
     }
     if (divisor != 1) mine.div_(divisor);
   };
@@ -296,7 +301,7 @@ void FlatBuffer::Update() const {
   c10::NoGradGuard no_grad;
   const at::Tensor slice = OptimSlice(param_, plan_.param);
   if (master_) slice.copy_(*master_);
-  Execute(plan_.update, slice, mesh_, {Role::kUpdate, unit_, param_});
+  Execute(*update_, slice, param_);
 }
 
 }  // namespace lins

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "dtensor/live_mesh.h"
+#include "dtensor/prepared_plan.h"
 #include "lins_policy/unit_plan.h"
 #include "runtime/buffer_pool.h"
 
@@ -114,6 +115,8 @@ class FlatBuffer {
   LiveMesh mesh_;
   std::shared_ptr<BufferPool> pool_;
   UnitPlan plan_;
+  // Its redistributions, as this rank carries them out.
+  std::shared_ptr<const PreparedPlan> gather_, regather_, accumulate_, reduce_, update_;
   StateTypes types_;
 
   at::Tensor full_;   // 1-D view of the whole buffer's storage

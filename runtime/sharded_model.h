@@ -26,7 +26,7 @@
 
 #include "dtensor/dtensor.h"
 #include "runtime/flat_buffer.h"
-#include "runtime/stream.h"
+#include "comm/stream.h"
 
 namespace lins {
 

@@ -1,4 +1,4 @@
-#include "runtime/stream.h"
+#include "comm/stream.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
@@ -90,6 +90,11 @@ void Stream::Loop() {
     busy_ = false;
     changed_.notify_all();
   }
+}
+
+bool Stream::Idle() const {
+  std::lock_guard lock(mutex_);
+  return queue_.empty() && !busy_ && !failure_;
 }
 
 void Stream::Drain() {

@@ -1,4 +1,4 @@
-#include "runtime/stream.h"
+#include "comm/stream.h"
 
 #include <gtest/gtest.h>
 

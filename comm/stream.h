@@ -35,6 +35,9 @@ class Stream {
 
   // After a task has thrown, later ones are skipped and fail with the same exception, until Reset.
   Event Run(std::function<void()> task);
+  // True when nothing is queued or running, and nothing has thrown: what the caller does now comes
+  // after all tasks so far.
+  bool Idle() const;
   // Waits for all tasks so far; does not throw.
   void Drain();
   void Reset();  // drains, and forgets a failure
@@ -48,7 +51,7 @@ class Stream {
   void Execute(Item& item);
 
   const bool concurrent_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Item> queue_;
   bool busy_ = false, stop_ = false;

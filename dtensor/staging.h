@@ -1,0 +1,27 @@
+// Buffers kept between redistributions: fresh memory costs an allocation, and a page fault for
+// every 4 KiB.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <mutex>
+#include <vector>
+
+namespace lins {
+
+// Keeps a few buffers, of exactly the sizes that were asked for. Thread safe.
+class Staging {
+ public:
+  // A contiguous one-dimensional tensor of `numel` elements, its values unspecified. Allocates
+  // nothing where one of that size and kind was given back.
+  at::Tensor Take(int64_t numel, const at::TensorOptions& options);
+  void Give(at::Tensor buffer);
+
+ private:
+  static constexpr size_t kKeep = 8;                  // buffers
+  static constexpr int64_t kKeepBytes = 256LL << 20;  // in all of them
+  std::mutex mutex_;
+  std::vector<at::Tensor> free_;  // the one given back last at the end
+};
+
+}  // namespace lins
