@@ -97,7 +97,7 @@ at::Tensor PlanRun::Target(const PreparedStep& step) {
   if (out_) return *out_;
   // An earlier step may have made the result already: all-reduces work in place.
   const bool made = at_ > 0 && plan_.steps()[at_ - 1].target == PreparedStep::Target::kResult;
-  return made ? value_ : at::empty(step.sizes, value_.options());
+  return made ? value_ : plan_.staging().Empty(step.sizes, value_.options());
 }
 
 void PlanRun::Begin() {

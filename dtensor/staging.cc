@@ -38,4 +38,16 @@ void Staging::Give(at::Tensor buffer) {
   }
 }
 
+at::Tensor Staging::Empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  const int64_t numel = c10::multiply_integers(sizes);
+  const auto bytes = numel * static_cast<int64_t>(options.dtype().itemsize());
+  if (!options.device().is_cpu() || bytes < kLarge) return at::empty(sizes, options);
+  at::Tensor buffer = Take(numel, options);
+  void* data = buffer.mutable_data_ptr();
+  auto back = [pool = shared_from_this(), buffer = std::move(buffer)](void*) mutable {
+    pool->Give(std::move(buffer));
+  };
+  return at::from_blob(data, sizes, back, options);
+}
+
 }  // namespace lins

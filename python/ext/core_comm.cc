@@ -1,4 +1,6 @@
 // Worlds, live meshes, tracing and injection.
+#include <ATen/core/Tensor.h>
+
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "comm/trace.h"
@@ -23,6 +25,12 @@ struct PyWorld {
   explicit PyWorld(std::shared_ptr<World> w) : box(new std::shared_ptr<World>(std::move(w))) {}
   World& get() const { return **box; }
   WorldBox box;
+};
+
+// The collectives of one group, as they are under distributed tensors.
+struct PyCommunicator {
+  LiveMesh mesh;
+  Communicator* comm;
 };
 
 py::object Record(const py::object& type, const TraceRecord& r) {
@@ -96,7 +104,28 @@ void BindComm(py::module_& m) {
            py::arg("world"), py::arg("shape"), py::arg("axes"))
       .def_property_readonly("rank", &LiveMesh::rank, "This process' rank in the mesh.")
       .def_property_readonly("world", [](const LiveMesh& x) { return PyWorld(x.world_ptr()); })
-      .def_property_readonly("backend", [](const LiveMesh& x) { return x.world().backend(); });
+      .def_property_readonly("backend", [](const LiveMesh& x) { return x.world().backend(); })
+      .def(
+          "communicator",
+          [](const LiveMesh& x, const std::string& axes) {
+            return PyCommunicator{x, &x.Comm(ValueOrThrow(x.ParseAxes(axes)), Role::kOther)};
+          },
+          py::arg("axes"), NoGil(),
+          "The bare collectives of this rank's group over axes, on tensors: what benchmarks compare "
+          "a redistribution with. Collective.");
+
+  py::class_<PyCommunicator>(m, "Communicator", "The bare collectives of one group of ranks.")
+      .def_property_readonly("size", [](const PyCommunicator& c) { return c.comm->size(); })
+      .def(
+          "all_gather",
+          [](const PyCommunicator& c, const at::Tensor& out, const at::Tensor& input) {
+            c.comm->AllGather(out, input).Wait();
+          },
+          py::arg("out"), py::arg("input"), NoGil(),
+          "out becomes the concatenation of every rank's input, of equal sizes. Blocks.")
+      .def(
+          "barrier", [](const PyCommunicator& c) { c.comm->Barrier().Wait(); }, NoGil(),
+          "Returns once every rank has called it.");
 
   // The context of one rank: entered by the thread that plays it.
   py::class_<RankContext, std::shared_ptr<RankContext>>(m, "RankContext")

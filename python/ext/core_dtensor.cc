@@ -72,6 +72,30 @@ void Backward(const DTensor& x, const std::optional<DTensor>& gradient,
                         py::arg("create_graph") = create_graph);
 }
 
+// A Python object of a value, from a place without Python's lock.
+template <typename T>
+py::object Cast(T value) {
+  py::gil_scoped_acquire gil;
+  return py::cast(std::move(value));
+}
+
+// What is in flight may be the last to hold a world: never let go with Python's lock in hand.
+struct PendingRelease {
+  void operator()(PendingDTensor* pending) const {
+    py::gil_scoped_release no_gil;
+    delete pending;
+  }
+};
+
+void BindPending(py::module_& m) {
+  py::class_<PendingDTensor, std::unique_ptr<PendingDTensor, PendingRelease>>(
+      m, "PendingDTensor", "A redistribution in flight: redistribute(layout, async_op=True).")
+      .def("wait", &PendingDTensor::Wait, NoGil(),
+           "The result, once it is there. Raises what failed; waiting again does the same again.")
+      .def("done", &PendingDTensor::Done, NoGil(),
+           "Whether wait() would return or raise at once, without waiting for other ranks.");
+}
+
 void BindAutograd(py::class_<DTensor>& cls) {
   cls.def_property_readonly("requires_grad",
                             [](const DTensor& x) { return x.ToLocal().requires_grad(); })
@@ -125,6 +149,7 @@ void BindCopies(py::class_<DTensor>& cls) {
 }  // namespace
 
 void BindDTensor(py::module_& m) {
+  BindPending(m);
   py::class_<DTensor> cls(
       m, "DTensor", py::dynamic_attr(),
       "This rank's part of a global tensor, and the layout that says which part.\n\n"
@@ -138,13 +163,19 @@ void BindDTensor(py::module_& m) {
                  "out from all ranks' (collective), an error when they fit none.")
       .def(
           "redistribute",
-          [](const DTensor& x, const LayoutArg& layout) {
+          [](const DTensor& x, const LayoutArg& layout, bool async_op) -> py::object {
+            py::gil_scoped_release no_gil;
             // A Layout of another shape or mesh gets the planner's error.
-            if (const auto* whole = std::get_if<Layout>(&layout)) return x.Redistribute(*whole);
-            return x.Redistribute(Resolve(layout, x.shape(), x.mesh()));
+            const auto* whole = std::get_if<Layout>(&layout);
+            const Layout to = whole ? *whole : Resolve(layout, x.shape(), x.mesh());
+            if (!async_op) return Cast(x.Redistribute(to));
+            return Cast(x.RedistributeAsync(to));
           },
-          py::arg("layout"), NoGil(),
-          "The same values under another layout. Collective, differentiable.")
+          py::arg("layout"), py::arg("async_op") = false,
+          "The same values under another layout. Collective, differentiable.\n\n"
+          "async_op: returns a PendingDTensor at once; all steps go on beside the caller, who "
+          "leaves this tensor's values alone until its wait() has returned the result. Every rank "
+          "starts and waits in the same order.")
       .def("full_tensor", &DTensor::FullTensor, NoGil(),
            "The whole tensor, on every rank. Collective, differentiable.")
       .def(
