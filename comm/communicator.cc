@@ -68,6 +68,8 @@ Communicator::Communicator(std::unique_ptr<Backend> backend, std::vector<int64_t
       context_(std::move(context)) {
   LINS_CHECK(index_ >= 0 && index_ < size(), "index ", index_, " of ", size());
   LINS_CHECK(size() == 1 || backend_ != nullptr, "group ", List(ranks_), " without a backend");
+  facts_ = std::make_shared<GroupFacts>(
+      GroupFacts{ranks_, std::string(RoleName(role)), ranks_[index_]});
 }
 
 Communicator::~Communicator() = default;
@@ -125,28 +127,28 @@ template <typename Fn>
 Work Communicator::Start(absl::string_view op, const OpInfo& info, int64_t bytes,
                          int64_t recv_bytes, Fn&& launch) {
   auto state = std::make_shared<Work::State>();
-  TraceRecord& record = state->op;
-  record.op = info.op.empty() ? std::string(op) : info.op;
-  record.role = std::string(RoleName(role_));
-  record.unit = info.unit;
-  record.axes = info.axes;
-  record.group = ranks_;
-  record.bytes = bytes;
-  record.recv_bytes = recv_bytes;
-  record.start = MonotonicSeconds();
-  record.sequence = sequence_;
-  record.rank = ranks_[index_];
-  context_->CheckAllowed(record);
-  ++sequence_;
+  state->collective = op;
+  state->info = info;
+  state->group = facts_;
+  state->bytes = bytes;
+  state->recv_bytes = recv_bytes;
+  state->start = MonotonicSeconds();
+  state->sequence = sequence_;
   state->timeout = timeout_;
   state->context = context_;
-  state->record = context_->Begin(record);
-
-  if (std::string failure = context_->Failure(record); !failure.empty()) {
-    state->Fail(failure);
-    return Work(std::move(state));
+  double delay = 0;
+  if (context_->Watched()) {
+    const TraceRecord record = state->Record();
+    context_->CheckAllowed(record);
+    state->record = context_->Begin(record);
+    delay = context_->Delay(record);
+    if (std::string failure = context_->Failure(record); !failure.empty()) {
+      ++sequence_;
+      state->Fail(failure);
+      return Work(std::move(state));
+    }
   }
-  const double delay = context_->Delay(record);
+  ++sequence_;
   if (delay > 0 && delayed_ == nullptr) delayed_ = std::make_shared<DelayQueue>();
   try {
     if (delayed_ == nullptr) {

@@ -111,6 +111,7 @@ class Communicator {
   Role role_;
   double timeout_;
   std::shared_ptr<RankContext> context_;
+  std::shared_ptr<const struct GroupFacts> facts_;
   int64_t sequence_ = 0;
   std::shared_ptr<class DelayQueue> delayed_;  // made by the first injected delay
 };

@@ -36,8 +36,13 @@ RankContext::Scope::Scope(std::shared_ptr<RankContext> context)
 
 RankContext::Scope::~Scope() { thread_context = std::move(previous_); }
 
+void RankContext::Update() {
+  watched_ = !traces_.empty() || !injections_.empty() || !forbidden_.empty();
+}
+
 int RankContext::StartTrace() {
   std::lock_guard lock(mutex_);
+  watched_ = true;
   traces_.emplace_back(next_id_, std::vector<std::shared_ptr<TraceRecord>>());
   return next_id_++;
 }
@@ -56,11 +61,13 @@ std::vector<TraceRecord> RankContext::Trace(int id) const {
 void RankContext::StopTrace(int id) {
   std::lock_guard lock(mutex_);
   std::erase_if(traces_, [id](const auto& trace) { return trace.first == id; });
+  Update();
 }
 
 int RankContext::AddDelay(OpFilter filter, double seconds) {
   std::lock_guard lock(mutex_);
   injections_.push_back({next_id_, std::move(filter), seconds, ""});
+  Update();
   return next_id_++;
 }
 
@@ -68,6 +75,7 @@ int RankContext::AddFailure(OpFilter filter, std::string message) {
   if (message.empty()) message = "injected failure";
   std::lock_guard lock(mutex_);
   injections_.push_back({next_id_, std::move(filter), 0, std::move(message)});
+  Update();
   return next_id_++;
 }
 
@@ -75,11 +83,13 @@ void RankContext::Remove(int id) {
   std::lock_guard lock(mutex_);
   std::erase_if(injections_, [id](const Injection& injection) { return injection.id == id; });
   std::erase_if(forbidden_, [id](const auto& f) { return f.first == id; });
+  Update();
 }
 
 int RankContext::Forbid(std::function<std::string()> where) {
   std::lock_guard lock(mutex_);
   forbidden_.emplace_back(next_id_, std::move(where));
+  Update();
   return next_id_++;
 }
 

@@ -5,6 +5,7 @@
 // it, from whatever thread carries the operation out.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -66,6 +67,7 @@ class RankContext {
   int Forbid(std::function<std::string()> where);
 
   // Used by Communicator.
+  bool Watched() const { return watched_; }  // anything to record, inject or forbid
   std::shared_ptr<TraceRecord> Begin(TraceRecord record);  // null when nobody traces
   void End(const std::shared_ptr<TraceRecord>& record);
   double Delay(const TraceRecord& op) const;         // seconds to hold back
@@ -79,7 +81,10 @@ class RankContext {
     double seconds;
     std::string failure;
   };
+  void Update();  // watched_, under the mutex
+
   mutable std::mutex mutex_;
+  std::atomic<bool> watched_ = false;
   int next_id_ = 0;
   std::vector<std::pair<int, std::vector<std::shared_ptr<TraceRecord>>>> traces_;
   std::vector<Injection> injections_;

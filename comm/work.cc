@@ -9,7 +9,23 @@
 
 namespace lins {
 
+TraceRecord Work::State::Record() const {
+  TraceRecord record;
+  record.op = info.op.empty() ? std::string(collective) : info.op;
+  record.role = group->role;
+  record.unit = info.unit;
+  record.axes = info.axes;
+  record.group = group->ranks;
+  record.bytes = bytes;
+  record.recv_bytes = recv_bytes;
+  record.start = start;
+  record.sequence = sequence;
+  record.rank = group->rank;
+  return record;
+}
+
 void Work::State::Fail(const std::string& reason) {
+  const TraceRecord op = Record();
   error = absl::StrCat(
       op.op, " failed on rank ", op.rank,
       op.unit.empty() ? "" : absl::StrCat(" for unit '", op.unit, "'"), " (role ", op.role,

@@ -86,7 +86,9 @@ at::Tensor PlanRun::Target(const PreparedStep& step) {
       own_next_ = own_value_;
       return value_;
     case PreparedStep::Target::kBuffer:
-      if (step.kind == StepKind::kSlice && step.from.IsRun() && !own_value_) {
+      // A slice of the input itself, unless the next step works in place.
+      if (step.kind == StepKind::kSlice && step.from.IsRun() && !own_value_ &&
+          plan_.steps()[at_ + 1].target != PreparedStep::Target::kInput) {
         return value_.view(-1).narrow(0, step.from.Begin(), step.numel);
       }
       own_next_ = true;
