@@ -155,7 +155,6 @@ TEST(Execute, AllocatesNothingBesideItsCollectives) {
 
 TEST(Execute, MovesOrderedShardsInPlace) {
   OnMesh({1, 2}, [](const LiveMesh& mesh) {
-    CountTensors tensors;
     const Shape shape = {6, 2};
     // Rows of one rank follow those of the other: sent from where they are, received where they
     // will be. An exchange of whole tensors likewise.
