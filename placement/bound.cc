@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "placement/rank_math.h"
 #include "placement/search.h"
 
 namespace lins {
@@ -108,11 +109,8 @@ int64_t Bound::AtLeast(const int64_t* so_far, int split, const PlanSpace::Pendin
   if (even >= 0) {
     worst = CeilDiv(even, joint_size_);
   } else if (joint_size_ == 1) {
-    for (int64_t r = 0; r < n; ++r) {
-      const int64_t v = so_far ? so_far[r] : 0;
-      worst = std::max(worst, v + missing[r]);
-      total += v;
-    }
+    worst = so_far ? MaxSum(so_far, missing, n) : *std::max_element(missing, missing + n);
+    for (int64_t r = 0; r < n && so_far && reduces; ++r) total += so_far[r];
   } else {
     std::copy_n(missing, groups_, sums_.begin());
     for (int64_t r = 0; r < n && so_far; ++r) {

@@ -13,14 +13,15 @@ std::string RedistributionPlan::ToString() const {
                                  ShapeToString(src.shape()), " on ", src.mesh().ToString(), "\n");
   std::vector<std::vector<std::string>> rows;
   if (!steps.empty()) {
-    rows.push_back({"step", "over", "ranks", "layout", "holds", "receives", "peak", "seconds"});
+    rows.push_back({"step", "group", "ranks", "layout", "bytes in", "bytes out", "receives", "peak",
+                    "seconds"});
   }
   for (const Step& s : steps) {
     rows.push_back(
         {std::string(StepKindName(s.kind)), absl::StrCat("(", src.mesh().AxesToString(s.axes), ")"),
          absl::StrCat(Mesh::GroupSize(s.axes)),
          absl::StrCat(s.before.ToString(), " -> ", s.after.ToString()),
-         absl::StrCat(s.in_bytes, " -> ", s.out_bytes), absl::StrCat(s.recv_bytes),
+         absl::StrCat(s.in_bytes), absl::StrCat(s.out_bytes), absl::StrCat(s.recv_bytes),
          absl::StrCat(s.peak_bytes), s.seconds > 0 ? absl::StrFormat("%.3g", s.seconds) : "-"});
   }
   for (const auto& row : rows) {
@@ -36,7 +37,7 @@ std::string RedistributionPlan::ToString() const {
   absl::StrAppend(&out, "  receives ", recv_bytes, " bytes, lower bound ", lower_bound_bytes);
   if (lower_bound_bytes > 0) {
     const double ratio = static_cast<double>(recv_bytes) / static_cast<double>(lower_bound_bytes);
-    absl::StrAppendFormat(&out, " (%.2f of it)", ratio);
+    absl::StrAppendFormat(&out, ", ratio %.2f", ratio);
   }
   absl::StrAppend(&out, ", peak ", peak_bytes);
   if (seconds > 0) absl::StrAppendFormat(&out, ", %.3g s", seconds);

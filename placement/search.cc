@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "absl/container/flat_hash_map.h"
+#include "placement/rank_math.h"
 #include "placement/step_costs.h"
 
 namespace lins {
@@ -29,6 +30,7 @@ struct Label {
   double seconds;  // or the highest peak so far
   int64_t bytes;   // in elements: the bound on the worst rank, or the sum of the steps' worst ranks
   const int64_t* received;
+  int64_t total = 0;    // the sum of them
   bool beaten = false;  // by a label found later
 };
 
@@ -65,7 +67,7 @@ class Search {
     labels_.push_back({s_.src(), start, -1, {}, 0, 0, 0, 0, zeros_});
     s_.All();
     if (options_.cost_model) last_ = LastStep();
-    At(s_.src(), start).push_back(0);
+    At(s_.src(), start).push_back({0, 0, 0});
     queue_.push({0, 0, 0, 0, 0});
     while (!queue_.empty()) {
       const int at = std::get<4>(queue_.top());
@@ -80,6 +82,12 @@ class Search {
 
  private:
   static constexpr int kOver = 1000;
+  // A label of a state, with what tells most labels apart at a glance: what all ranks and the worst
+  // rank have received.
+  struct Known {
+    int64_t total, worst;
+    int label;
+  };
   using Entry = std::tuple<double, int64_t, int, int64_t, int>;
 
   int PendingId(const Pending& p) {
@@ -89,7 +97,7 @@ class Search {
     return static_cast<int>(pendings_.size()) - 1;
   }
 
-  absl::InlinedVector<int, 2>& At(int split, int pending) {
+  absl::InlinedVector<Known, 1>& At(int split, int pending) {
     if (states_.size() <= static_cast<size_t>(pending)) states_.resize(pending + 1);
     auto& of_pending = states_[pending];
     if (of_pending.size() <= static_cast<size_t>(split)) of_pending.resize(s_.splits());
@@ -196,8 +204,7 @@ class Search {
             move.seconds);
       return;
     }
-    costs_.Receive({EdgeKind::kMove, 0}, from, to, edge_.data());
-    const bool any = std::any_of(edge_.begin(), edge_.end(), [](int64_t n) { return n != 0; });
+    const bool any = costs_.Receive({EdgeKind::kMove, 0}, from, to, edge_.data());
     const AxisMask axes = any ? s_.Differing(from, to) : 0;
     Relax(at, {EdgeKind::kMove, axes}, to, labels_[at].pending, any ? s_.SizeOf(axes) : 0);
   }
@@ -288,7 +295,7 @@ class Search {
                          ? std::max(next.seconds, static_cast<double>(costs_.Peak(from.split, to)))
                          : next.seconds + seconds;
     } else {
-      for (int64_t r = 0; r < n_; ++r) sum_[r] = from.received[r] + edge_[r];
+      next.total = Add(from.received, edge_.data(), sum_.data(), n_);
       next.received = sum_.data();
       next.bytes = std::max(from.bytes, AtLeast(to, pending));
     }
@@ -299,14 +306,20 @@ class Search {
         std::tuple(next.seconds + seconds_left, next.bytes, next.steps + left, next.groups);
     if (total > best_) return;
     if (there) best_ = total;
+    if (!scalar_) worst = *std::max_element(sum_.begin(), sum_.end());
+    const auto below = [](const Known& a, const Known& b) {
+      return a.total <= b.total && a.worst <= b.worst;
+    };
+    Known known{next.total, scalar_ ? 0 : worst, 0};
     auto& here = At(to, pending);
-    for (int other : here) {
-      if (Beats(labels_[other], next)) return;
+    for (const Known& other : here) {
+      if (below(other, known) && Beats(labels_[other.label], next)) return;
     }
     here.erase(std::remove_if(here.begin(), here.end(),
-                              [&](int other) {
-                                const bool beaten = Beats(next, labels_[other]);
-                                labels_[other].beaten |= beaten;
+                              [&](const Known& other) {
+                                if (!below(known, other)) return false;
+                                const bool beaten = Beats(next, labels_[other.label]);
+                                labels_[other.label].beaten |= beaten;
                                 return beaten;
                               }),
                here.end());
@@ -316,19 +329,25 @@ class Search {
       next.received = kept;
     }
     const int id = static_cast<int>(labels_.size());
-    here.push_back(id);
+    known.label = id;
+    here.push_back(known);
     queue_.push({next.seconds, next.bytes, next.steps + left, next.groups, id});
     labels_.push_back(next);
   }
 
-  bool Beats(const Label& a, const Label& b) const {
+  bool Beats(const Label& a, const Label& b) {
     if (scalar_) {
       return std::tuple(a.seconds, a.bytes, a.steps, a.groups) <=
              std::tuple(b.seconds, b.bytes, b.steps, b.groups);
     }
     if (std::pair(a.steps, a.groups) > std::pair(b.steps, b.groups)) return false;
+    // The rank that told the last two apart often does it again.
+    if (a.received[apart_] > b.received[apart_]) return false;
     for (int64_t r = 0; r < n_; ++r) {
-      if (a.received[r] > b.received[r]) return false;
+      if (a.received[r] > b.received[r]) {
+        apart_ = r;
+        return false;
+      }
     }
     return true;
   }
@@ -359,11 +378,12 @@ class Search {
       std::numeric_limits<double>::infinity(), 0, 0, 0};
   std::vector<Pending> pendings_;
   std::vector<Label> labels_;
-  std::vector<std::vector<absl::InlinedVector<int, 2>>> states_;  // labels, [pending][split]
+  std::vector<std::vector<absl::InlinedVector<Known, 1>>> states_;  // labels, [pending][split]
   absl::flat_hash_map<std::pair<int, AxisMask>, std::vector<std::pair<int, AxisMask>>> extensions_;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> queue_;
   std::vector<int64_t> edge_, sum_, zero_, overlap_;
   const int64_t* zeros_ = nullptr;
+  int64_t apart_ = 0;
 };
 
 }  // namespace

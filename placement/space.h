@@ -22,6 +22,8 @@ using AxisMask = uint64_t;  // a set of atoms
 class RankVectors {
  public:
   explicit RankVectors(int64_t ranks) : ranks_(ranks) {}
+  ~RankVectors();
+  RankVectors(const RankVectors&) = delete;
   int64_t* New();
 
  private:

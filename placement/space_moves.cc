@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "mesh/error.h"
 #include "placement/boxes.h"
+#include "placement/rank_math.h"
 #include "placement/space.h"
 
 namespace lins {
@@ -37,18 +38,13 @@ void PlanSpace::Overlap(int x_id, int y_id, int64_t* out) {
     }
     std::fill_n(out, ranks_, whole);
     for (const auto& [p, q] : parts) {
-      for (int64_t r = 0; r < ranks_; ++r) {
-        const int64_t n = std::min(p->end[r], q->end[r]) - std::max(p->begin[r], q->begin[r]);
-        out[r] *= n > 0 ? n : 0;
-      }
+      MultiplyCommon(out, p->begin, p->end, q->begin, q->end, ranks_);
     }
     return;
   }
   if (x->form != Form::kBox && y->form != Form::kBox) {
-    for (int64_t r = 0; r < ranks_; ++r) {
-      const int64_t n = std::min(x->end[r], y->end[r]) - std::max(x->begin[r], y->begin[r]);
-      out[r] = n > 0 ? n : 0;
-    }
+    std::fill_n(out, ranks_, 1);
+    MultiplyCommon(out, x->begin, x->end, y->begin, y->end, ranks_);
     return;
   }
   if (y->form == Form::kBox) std::swap(x, y);  // x is the box

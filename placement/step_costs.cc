@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "placement/rank_math.h"
+
 namespace lins {
 
 StepCosts::StepCosts(PlanSpace& space, const SearchOptions& options)
@@ -41,11 +43,11 @@ StepCosts::Move& StepCosts::Slot(int from, int to) {
   return row[to];
 }
 
-void StepCosts::Receive(const Edge& edge, int from, int to, int64_t* out) {
+bool StepCosts::Receive(const Edge& edge, int from, int to, int64_t* out) {
   const int64_t k = s_.SizeOf(edge.axes), *held = s_.Filled(to).held;
   if (edge.kind == EdgeKind::kMove) {
     s_.Overlap(from, to, out);
-    for (int64_t r = 0; r < n_; ++r) out[r] = held[r] - out[r];
+    return SubtractFrom(held, out, n_);
   } else if (edge.kind == EdgeKind::kScatter) {
     for (int64_t r = 0; r < n_; ++r) out[r] = (k - 1) * held[r];
   } else if (edge.kind == EdgeKind::kReduce) {
@@ -57,7 +59,9 @@ void StepCosts::Receive(const Edge& edge, int from, int to, int64_t* out) {
     }
   } else {
     std::fill_n(out, n_, 0);
+    return false;
   }
+  return true;
 }
 
 int64_t StepCosts::Worst(const Edge& edge, int from, int to) {

@@ -33,8 +33,8 @@ class StepCosts {
   // `from` and `to` differ. Remembered while the splits are few; valid until the next call.
   const Move& MoveCost(int from, int to);
 
-  // What each rank receives in a step.
-  void Receive(const Edge& edge, int from, int to, int64_t* out);
+  // What each rank receives in a step; false where a move brings nothing to any.
+  bool Receive(const Edge& edge, int from, int to, int64_t* out);
   // And the worst of them.
   int64_t Worst(const Edge& edge, int from, int to);
   // By the cost model; 0 where nothing is received.

@@ -1,30 +1,38 @@
 // Who holds what in common, and what a step makes each rank receive.
 #include <algorithm>
 
+#include "mesh/error.h"
 #include "placement/boxes.h"
 #include "placement/redistribution.h"
 
 namespace lins {
 namespace {
 
+constexpr size_t kDims = 64;  // as many as torch's tensors have
+
 bool IsLine(const Layout& l) { return l.IsFlatOrOwned(); }
 
 }  // namespace
 
 int64_t CountBelow(const Shape& shape, const Ranges& box, int64_t x) {
-  int64_t n = 1, inner = 1, count = 0;
-  for (size_t d = 0; d < shape.size(); ++d) {
-    n *= box[d].second - box[d].first;
+  // Elements of the tensor, and of the box, in one step along each dimension.
+  int64_t steps[kDims], pieces[kDims];
+  const size_t ndim = shape.size();
+  LINS_CHECK(ndim <= kDims, "tensors have at most ", kDims, " dimensions");
+  int64_t inner = 1, n = 1;
+  for (size_t d = ndim; d-- > 0;) {
+    steps[d] = inner;
+    pieces[d] = n;
     inner *= shape[d];
+    n *= box[d].second - box[d].first;
   }
   if (n == 0 || x <= 0) return 0;
   if (x >= inner) return n;
-  for (size_t d = 0; d < shape.size(); ++d) {
-    inner /= shape[d];
-    n /= box[d].second - box[d].first;
-    const int64_t i = x / inner;  // coordinates below i come wholly before x
-    x %= inner;
-    count += n * (std::clamp(i, box[d].first, box[d].second) - box[d].first);
+  int64_t count = 0;
+  for (size_t d = 0; d < ndim; ++d) {
+    const int64_t i = steps[d] == 1 ? x : x / steps[d];  // coordinates below i come wholly before x
+    x -= i * steps[d];
+    count += pieces[d] * (std::clamp(i, box[d].first, box[d].second) - box[d].first);
     if (i < box[d].first || i >= box[d].second) return count;
   }
   return count;

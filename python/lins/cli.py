@@ -208,26 +208,7 @@ def redistribute(
             | {"itemsize": itemsize, "steps": steps, **totals}
         )
         return
-    table = Table(
-        title=escape(f"{a} -> {b}, shape {list(shape)}, {itemsize} bytes per element"),
-        title_justify="left",
-        caption=f"worst rank: receives {plan.recv_bytes:,} bytes (lower bound "
-        f"{plan.lower_bound_bytes:,}), holds at most {plan.peak_bytes:,}",
-        caption_justify="left",
-    )
-    for name in ("step", "axes", "before", "after"):
-        table.add_column(name)
-    for name in ("received bytes", "peak bytes"):
-        table.add_column(name, justify="right")
-    for s in steps:
-        table.add_row(
-            *(escape(s[k]) for k in ("kind", "axes", "before", "after")),
-            f"{s['recv_bytes']:,}",
-            f"{s['peak_bytes']:,}",
-        )
-    if not steps:
-        table.add_row("nothing to do", "", escape(str(a)), escape(str(b)), "0", "0")
-    _console().print(table)
+    click.echo(str(plan))
 
 
 @main.command("legal-plans")

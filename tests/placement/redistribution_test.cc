@@ -191,9 +191,9 @@ TEST(RedistributionTest, OtherMeshesAndShapesAreErrorsThatNameBoth) {
 TEST(RedistributionTest, PrintsATable) {
   EXPECT_EQ(PlanRedistribution(Parse("S0(a)", {4}), Parse("R", {4}), 4)->ToString(),
             "S0(a) -> R of (4,) on Mesh(a=2, b=2)\n"
-            "  step        over  ranks  layout      holds    receives  peak  seconds\n"
-            "  all_gather  (a)   2      S0(a) -> R  8 -> 16  8         24    -\n"
-            "  receives 8 bytes, lower bound 8 (1.00 of it), peak 24");
+            "  step        group  ranks  layout      bytes in  bytes out  receives  peak  seconds\n"
+            "  all_gather  (a)    2      S0(a) -> R  8         16         8         24    -\n"
+            "  receives 8 bytes, lower bound 8, ratio 1.00, peak 24");
   EXPECT_EQ(PlanRedistribution(Parse("R", {4}), Parse("R", {4}), 4)->ToString(),
             "R -> R of (4,) on Mesh(a=2, b=2)\n"
             "  nothing to do\n"

@@ -212,13 +212,14 @@ def test_a_plan_prints_as_a_table():
     assert "+sum(node,gpu) -> S0(gpu) of (8, 4) on Mesh(node=2, gpu=4)" in text
     header, first, *_ = text.splitlines()[1:]
     assert re.split("  +", header.strip()) == [
-        "step", "over", "ranks", "layout", "holds", "receives", "peak", "seconds",
+        "step", "group", "ranks", "layout", "bytes in", "bytes out", "receives", "peak",
+        "seconds",
     ]  # fmt: skip
     assert re.split("  +", first.strip()) == [
         "reduce_scatter", "(gpu)", "4", "+sum(node,gpu) -> S0(gpu) +sum(node)",
-        "128 -> 32", "96", "160", "-",
+        "128", "32", "96", "160", "-",
     ]  # fmt: skip
-    assert text.endswith("receives 128 bytes, lower bound 128 (1.00 of it), peak 160")
+    assert text.endswith("receives 128 bytes, lower bound 128, ratio 1.00, peak 160")
 
 
 LAYOUTS = [
