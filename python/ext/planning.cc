@@ -1,13 +1,17 @@
 // lins._planning: meshes, layouts and redistribution plans, without torch.
+#include <cmath>
+#include <memory>
 #include <optional>
 
 #include "absl/hash/hash.h"
 #include "common.h"
 #include "placement/redistribution.h"
+#include "profile.h"
 
 namespace lins {
 
 void BindPolicy(py::module_& m);
+void BindProfile(py::module_& m);
 
 namespace {
 
@@ -154,6 +158,14 @@ class PythonCostModel : public CostModel {
   py::object profile_;
 };
 
+// The cost model that a profile argument means, or null without one.
+std::unique_ptr<CostModel> ToCostModel(py::object profile) {
+  if (profile.is_none()) return nullptr;
+  const bool named = py::isinstance<Profile>(profile) || !py::hasattr(profile, "time");
+  if (named) return std::make_unique<Profile>(ToProfile(profile));
+  return std::make_unique<PythonCostModel>(std::move(profile));
+}
+
 void BindPlans(py::module_& m) {
   py::class_<Step>(m, "Step", "One step of a redistribution plan.")
       .def_property_readonly("kind", [](const Step& s) { return Str(StepKindName(s.kind)); })
@@ -181,19 +193,27 @@ void BindPlans(py::module_& m) {
       .def("__repr__", &RedistributionPlan::ToString);
   m.def(
       "plan_redistribution",
-      [](const Layout& src, const Layout& dst, int64_t itemsize, py::object profile,
+      [](const Layout& src, const Layout& dst, int64_t itemsize, py::object priced_by,
          std::optional<int64_t> max_peak_bytes) {
         PlanOptions options;
         options.max_peak_bytes = max_peak_bytes;
-        std::optional<PythonCostModel> model;
-        if (!profile.is_none()) options.cost_model = &model.emplace(std::move(profile));
-        return ValueOrThrow(PlanRedistribution(src, dst, itemsize, options));
+        const std::unique_ptr<CostModel> model = ToCostModel(std::move(priced_by));
+        options.cost_model = model.get();
+        const auto plan = ValueOrThrow(PlanRedistribution(src, dst, itemsize, options));
+        const auto* profile = dynamic_cast<const Profile*>(model.get());
+        if (profile && !std::isfinite(plan.seconds)) {
+          throw Error(absl::StrCat("profile '", profile->name(), "' of ", profile->gpus_per_node(),
+                                   " GPUs per node x ", profile->nodes(),
+                                   " nodes has no times for groups of ", src.mesh().ToString()));
+        }
+        return plan;
       },
       py::arg("src"), py::arg("dst"), py::arg("itemsize") = 4, py::arg("profile") = py::none(),
       py::arg("max_peak_bytes") = py::none(),
       "The cheapest sequence of steps from one layout to another of the same shape and mesh.\n\n"
-      "Without a profile the fewest bytes received by the worst rank; with one (an object with "
-      "time(op, nbytes, gpus=, nodes=) in seconds) the least time. Bytes are per rank.");
+      "Without a profile the fewest bytes received by the worst rank; with one (a Profile, a\n"
+      "shipped name, a path, or any object with time(op, nbytes, gpus=, nodes=) in seconds) the\n"
+      "least time. Bytes are per rank.");
 }
 
 }  // namespace
@@ -207,4 +227,5 @@ PYBIND11_MODULE(_planning, m) {
   lins::BindLayout(m);
   lins::BindPlans(m);
   lins::BindPolicy(m);
+  lins::BindProfile(m);
 }
