@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "lins_policy/measure_plan.h"
 
 namespace lins {
 namespace {
@@ -86,15 +87,6 @@ py::dict ComputeDict(const Profile& p) {
 }
 
 }  // namespace
-
-StepKind ParseProfileOp(const std::string& name) {
-  for (StepKind op : {StepKind::kAllGather, StepKind::kReduceScatter, StepKind::kAllReduce,
-                      StepKind::kBroadcast, StepKind::kAllToAll}) {
-    if (name == StepKindName(op)) return op;
-  }
-  throw Error("unknown operation '" + name +
-              "': profiles time all_gather, reduce_scatter, all_reduce, broadcast and all_to_all");
-}
 
 Profile ToProfile(const py::object& profile) {
   if (py::isinstance<Profile>(profile)) return profile.cast<Profile>();
@@ -185,6 +177,20 @@ void BindProfile(py::module_& m) {
                       [](const py::str& text) {
                         return ValueOrThrow(Profile::FromJson(text.cast<std::string>(), "pickle"));
                       }));
+  m.def(
+      "measurements",
+      [](int64_t gpus_per_node, int64_t nodes, int64_t min_bytes, int64_t max_bytes, int64_t factor,
+         bool sub_meshes) {
+        py::list out;
+        const MeasureGrid grid{min_bytes, max_bytes, factor, sub_meshes};
+        for (const MeasureTask& t : ValueOrThrow(PlanMeasurements(gpus_per_node, nodes, grid))) {
+          out.append(py::make_tuple(Str(StepKindName(t.op)), t.gpus, t.nodes, t.bytes));
+        }
+        return out;
+      },
+      py::arg("gpus_per_node"), py::arg("nodes"), py::kw_only(), py::arg("min_bytes"),
+      py::arg("max_bytes"), py::arg("factor"), py::arg("sub_meshes"),
+      "[(op, gpus, nodes, bytes)] that a profile consists of, most useful first.");
 }
 
 }  // namespace lins

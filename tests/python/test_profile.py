@@ -154,8 +154,11 @@ def test_plans_take_a_profile_a_name_or_a_path(a800, tmp_path):
 
 def test_a_mesh_that_the_profile_cannot_price_is_an_error():
     mesh = lins.Mesh((2, 16), ("node", "gpu"))
-    with pytest.raises(lins.LinsError, match="profile 'a800' of 8 GPUs per node x 16 nodes has no"):
+    with pytest.raises(lins.LinsError, match="mesh 16x1 on profile 'a800': legal are 1 to 8 GPUs"):
         plan("a800", mesh)
+    one_node = lins.Profile.from_json(json.dumps(table()))
+    with pytest.raises(lins.LinsError, match=r"measured on 4x1 .* says nothing of 1x2"):
+        plan(one_node, lins.Mesh((2, 4), ("node", "gpu")))
 
 
 def test_works_without_torch(tmp_path):
