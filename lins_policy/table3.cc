@@ -41,7 +41,8 @@ absl::StatusOr<Plan> SolveRow(const PaperRow& row, const PlanSettings& settings,
   training.recompute = recompute;
   LINS_ASSIGN_OR_RETURN(const ModelSpec spec, ModelSpec::Llama(row.size, training));
   LINS_ASSIGN_OR_RETURN(Profile profile, Profile::Load("a800"));
-  Cluster cluster{.nodes = row.nodes, .gpus_per_node = 8, .memory_bytes = 80LL << 30};
+  Cluster cluster;
+  cluster.nodes = row.nodes;
   cluster.profile = std::make_shared<Profile>(std::move(profile));
   return Solve(spec, cluster, settings);
 }

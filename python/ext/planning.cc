@@ -11,6 +11,8 @@
 namespace lins {
 
 void BindPolicy(py::module_& m);
+void BindModel(py::module_& m);
+void BindSolving(py::module_& m);
 void BindProfile(py::module_& m);
 
 namespace {
@@ -228,4 +230,6 @@ PYBIND11_MODULE(_planning, m) {
   lins::BindPlans(m);
   lins::BindPolicy(m);
   lins::BindProfile(m);
+  lins::BindModel(m);
+  lins::BindSolving(m);
 }
