@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import lins
+from lins import cli_plan
 from lins.errors import LinsError
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables.")
@@ -276,6 +277,10 @@ def doctor(as_json: bool) -> None:
             value = "\n".join(f"{k}={v}" for k, v in value.items())
         table.add_row(key, escape(str(value or "-")))
     _console().print(table)
+
+
+for _command in cli_plan.commands:
+    main.add_command(_command)
 
 
 def _facts() -> dict[str, Any]:
