@@ -122,6 +122,68 @@ void TrainingStep(benchmark::State& state) {
 }
 BENCHMARK(TrainingStep)->Unit(benchmark::kMillisecond);
 
+// Seconds that grow with bytes and with the links crossed, as a profile's do.
+class LinkModel : public CostModel {
+ public:
+  double Seconds(StepKind kind, int64_t bytes, int64_t gpus, int64_t nodes) const override {
+    const double hops = static_cast<double>(gpus * nodes - 1);
+    const double rate = nodes > 1 ? 20e9 : 150e9, wait = nodes > 1 ? 20e-6 : 5e-6;
+    return (kind == StepKind::kAllReduce ? 2 : 1) *
+           (wait * hops + static_cast<double>(bytes) / rate * hops / (hops + 1));
+  }
+};
+
+// What a policy solver asks of one unit: P -> R, +sum -> G, G -> OS and OS -> P for all prefixes
+// P <= G <= OS of the chain gpu:a, gpu:b@a, node, with a cost model.
+void Policy(benchmark::State& state, int64_t nodes, int64_t gpus) {
+  const Mesh mesh = *Mesh::Create({nodes, gpus}, {"node", "gpu"});
+  const Layout whole = Layout::Replicated({nodes * gpus * 1000}, mesh);
+  std::vector<std::pair<int64_t, int64_t>> lengths;  // pieces over gpu and node
+  for (int64_t g = 1; g <= gpus; ++g) {
+    if (gpus % g == 0) lengths.emplace_back(g, 1);
+  }
+  if (nodes > 1) lengths.emplace_back(gpus, nodes);
+  // A state as pieces of the chain, cut where one of the two ends.
+  const auto layout = [&](size_t at, size_t other, bool pending) {
+    Axes split, rest;
+    const auto add = [&](int axis, int64_t whole_axis, int64_t a, int64_t b) {
+      int64_t stride = 1;
+      for (const int64_t end : {std::min(a, b), std::max(a, b), whole_axis}) {
+        if (end == stride) continue;
+        (end <= a ? split : rest).push_back({axis, end / stride, stride});
+        stride = end;
+      }
+    };
+    add(1, gpus, lengths[at].first, lengths[other].first);
+    add(0, nodes, lengths[at].second, lengths[other].second);
+    Terms terms;
+    if (!split.empty()) terms.shards.push_back({0, split});
+    if (pending && !rest.empty()) terms.partials.push_back({ReduceOp::kSum, Canonical(mesh, rest)});
+    return whole.WithTerms(terms);
+  };
+  std::vector<std::pair<Layout, Layout>> pairs;
+  const auto add = [&pairs](const Layout& a, const Layout& b) {
+    if (a != b) pairs.emplace_back(a, b);
+  };
+  for (size_t fine = 0; fine < lengths.size(); ++fine) {
+    add(layout(fine, fine, false), whole);
+    add(layout(0, fine, true), layout(fine, fine, true));
+    for (size_t coarse = 0; coarse <= fine; ++coarse) {
+      add(layout(coarse, fine, true), layout(fine, coarse, false));
+      add(layout(fine, coarse, false), layout(coarse, fine, false));
+    }
+  }
+  static const LinkModel kModel;
+  Measure(state, pairs, [](const Layout& a, const Layout& b) {
+    PlanOptions options;
+    options.cost_model = &kModel;
+    return PlanRedistribution(a, b, 4, options);
+  });
+}
+BENCHMARK_CAPTURE(Policy, mesh_2x4, 2, 4)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(Policy, mesh_4x8, 4, 8)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(Policy, mesh_128x8, 128, 8)->Unit(benchmark::kMillisecond);
+
 }  // namespace
 }  // namespace lins
 

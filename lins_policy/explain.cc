@@ -57,7 +57,7 @@ std::string MainCollective(const std::vector<CountedCollective>& collectives,
                          FormatBytes(p.bytes), main->times());
 }
 
-ReportTable Placement(const Plan& plan, const std::vector<CountedCollective>& all) {
+ReportTable PlacementTable(const Plan& plan, const std::vector<CountedCollective>& all) {
   ReportTable table{
       "Placement (pieces: GPUs of a node x nodes)",
       {"units", "state", "pieces", "layout", "bytes per GPU", "main collective", "seconds"},
@@ -92,7 +92,7 @@ ReportTable Placement(const Plan& plan, const std::vector<CountedCollective>& al
   return table;
 }
 
-ReportTable Cost(const Plan& plan, double simulated) {
+ReportTable CostTable(const Plan& plan, double simulated) {
   const PlanCost& c = plan.cost;
   ReportTable table{absl::StrFormat("Cost of a step of %d micro-batches (%s, objective %s)",
                                     plan.settings.micro_batches, FamilyName(plan.settings.family),
@@ -114,7 +114,7 @@ ReportTable Cost(const Plan& plan, double simulated) {
   return table;
 }
 
-ReportTable Memory(const Plan& plan) {
+ReportTable MemoryTable(const Plan& plan) {
   ReportTable table{"Memory per GPU", {"item", "bytes", "of the cap"}, {}};
   const double cap = static_cast<double>(plan.cap_bytes);
   for (const auto& [name, bytes] : plan.memory.List()) {
@@ -147,7 +147,7 @@ std::string WhyNot(const Plan& plan, const Alternative& a) {
                   : absl::StrCat("costs ", FormatSeconds(other), " more");
 }
 
-ReportTable Alternatives(const Plan& plan, const std::vector<Alternative>& presets) {
+ReportTable AlternativesTable(const Plan& plan, const std::vector<Alternative>& presets) {
   ReportTable table{
       "Alternatives", {"name", "policy", "communication", "exposed", "memory", "why not"}, {}};
   const auto add = [&](const Alternative& a) {
@@ -255,8 +255,8 @@ absl::StatusOr<Report> Explain(const Plan& plan) {
       absl::StrFormat("%s (%.4g billion parameters) on %d nodes x %d GPUs, profile %s",
                       plan.spec.name, static_cast<double>(plan.spec.parameters()) / 1e9,
                       plan.cluster.nodes, plan.cluster.gpus_per_node, plan.cluster.profile->name());
-  report.tables = {Placement(plan, collectives), Cost(plan, simulation.step), Memory(plan),
-                   Alternatives(plan, presets)};
+  report.tables = {PlacementTable(plan, collectives), CostTable(plan, simulation.step),
+                   MemoryTable(plan), AlternativesTable(plan, presets)};
   report.notes.push_back(absl::StrCat("chosen: ", plan.reason));
   for (const auto& [term, why] : extrapolated) {
     report.notes.push_back(absl::StrCat(term, " is extrapolated: ", why));

@@ -40,13 +40,15 @@ class JsonPlace {
   double Number() const;  // finite
   std::string String() const;
 
+  // Null after a mistake.
+  const nlohmann::json* value() const { return value_; }
   void Fail(absl::string_view why) const;  // "<what>: <path> <why>"
   absl::string_view path() const { return path_; }
 
  private:
   JsonPlace Child(const nlohmann::json* value, std::string path) const;
 
-  const nlohmann::json* value_;  // null after a mistake
+  const nlohmann::json* value_;
   std::string what_, path_;
   absl::Status* status_;
 };

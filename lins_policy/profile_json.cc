@@ -1,11 +1,5 @@
 // The two file formats of profiles (docs/profile.md).
-#include <unistd.h>
-
-#include <cerrno>
 #include <charconv>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +7,7 @@
 #include "lins_policy/json_reader.h"
 #include "lins_policy/profile.h"
 #include "lins_policy/profile_meshes.h"
+#include "lins_policy/save_file.h"
 #include "mesh/error.h"
 
 namespace lins {
@@ -205,18 +200,6 @@ std::string Profile::ToJson() const {
                       absl::StrJoin(curves_, ",\n", curve), "]}\n");
 }
 
-absl::Status Profile::Save(const std::string& path) const {
-  const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
-  std::ofstream file(temporary, std::ios::binary);
-  file << ToJson();
-  file.close();
-  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int error = errno;
-    std::remove(temporary.c_str());
-    return absl::InternalError(
-        absl::StrCat("cannot write profile '", path, "': ", std::strerror(error)));
-  }
-  return absl::OkStatus();
-}
+absl::Status Profile::Save(const std::string& path) const { return SaveFile(path, ToJson()); }
 
 }  // namespace lins

@@ -29,7 +29,8 @@ std::string Text(const ReportTable& table) {
       absl::StrAppend(&out, "  ", cells[i]);
       if (i + 1 < cells.size()) out.append(widths[i] - cells[i].size(), ' ');
     }
-    return out + "\n";
+    absl::StrAppend(&out, "\n");
+  return out;
   };
   std::string out = absl::StrCat(table.title, "\n", line(table.columns));
   for (const auto& row : table.rows) absl::StrAppend(&out, line(row));

@@ -1,5 +1,7 @@
 #include "lins_policy/table3.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
 #include "lins_policy/solve.h"
 #include "mesh/error.h"
@@ -41,9 +43,24 @@ absl::StatusOr<Plan> SolveRow(const PaperRow& row, const PlanSettings& settings,
   training.recompute = recompute;
   LINS_ASSIGN_OR_RETURN(const ModelSpec spec, ModelSpec::Llama(row.size, training));
   LINS_ASSIGN_OR_RETURN(Profile profile, Profile::Load("a800"));
-  Cluster cluster{.nodes = row.nodes, .gpus_per_node = 8, .memory_bytes = 80LL << 30};
+  Cluster cluster;
+  cluster.nodes = row.nodes;
   cluster.profile = std::make_shared<Profile>(std::move(profile));
   return Solve(spec, cluster, settings);
+}
+
+// All legal plans of a solved plan's problem, the cheapest first.
+absl::StatusOr<std::vector<Plan>> ByCost(const Plan& solved) {
+  std::vector<Plan> out;
+  for (const Policy& p :
+       LegalPolicies(solved.mesh.shape()[1], solved.mesh.shape()[0], solved.settings.space)) {
+    LINS_ASSIGN_OR_RETURN(Plan plan, PricePlan(solved.spec, solved.cluster, {p}, solved.settings));
+    out.push_back(std::move(plan));
+  }
+  std::stable_sort(out.begin(), out.end(), [](const Plan& a, const Plan& b) {
+    return a.cost.seconds.total() < b.cost.seconds.total();
+  });
+  return out;
 }
 
 std::string Outcome(const absl::StatusOr<Plan>& plan) {
@@ -79,10 +96,23 @@ absl::StatusOr<Report> ExplainTable3(const std::vector<Table3Row>& rows) {
     ReportTable near{absl::StrCat("Neighbours of ", r.model, ": ", r.plan.reason),
                      {"policy", "communication", "extra micro-batch", "memory", "why not"},
                      {}};
-    for (const Alternative& a : r.plan.alternatives) {
-      near.rows.push_back({a.policy.ToString(), FormatSeconds(a.cost.seconds.total()),
-                           FormatSeconds(a.cost.extra_micro_batch), FormatBytes(a.memory_bytes),
-                           a.why_not.empty() ? "chosen" : a.why_not});
+    LINS_ASSIGN_OR_RETURN(const std::vector<Plan> all, ByCost(r.plan));
+    // Up to five that are cheaper, and three that cost more.
+    const auto at = std::find_if(all.begin(), all.end(),
+                                 [&](const Plan& p) { return p.factors() == r.plan.factors(); });
+    const auto from = at - all.begin() > 5 ? at - 5 : all.begin();
+    const auto to = all.end() - at > 4 ? at + 4 : all.end();
+    for (auto it = from; it != to; ++it) {
+      const Plan& p = *it;
+      const double cost = p.cost.seconds.total(), chosen = r.plan.cost.seconds.total();
+      const bool mine = it == at;
+      near.rows.push_back({p.factors()->ToString(), FormatSeconds(cost),
+                           FormatSeconds(p.cost.extra_micro_batch), FormatBytes(p.memory.total()),
+                           mine        ? "chosen"
+                           : !p.fits() ? absl::StrCat("misses ", FormatBytes(-p.slack_bytes()))
+                           : cost <= chosen * (1 + p.settings.tie_epsilon)
+                               ? "equal within the tolerance"
+                               : absl::StrFormat("costs %.3g times as much", cost / chosen)});
     }
     report.tables.push_back(std::move(near));
   }

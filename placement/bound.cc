@@ -1,5 +1,6 @@
 // The lower bound of received bytes. docs/redistribution.md has the argument.
 #include <algorithm>
+#include <numeric>
 
 #include "placement/search.h"
 
@@ -20,9 +21,17 @@ Bound::Bound(PlanSpace& space, bool own_steps) : space_(space), own_steps_(own_s
     const ReduceOp op = space.ops()[i];
     if (own_steps ? op == ReduceOp::kSum : CanBegin(op)) joint_ |= space.dst_pending()[i];
   }
-  const int64_t n = space.ranks();
   joint_size_ = space.SizeOf(joint_);
-  groups_ = n / joint_size_;
+  groups_ = space.ranks() / joint_size_;
+  if (space.even_line()) {
+    wanted_ = groups_ * space.split(space.dst()).most;
+  } else {
+    Prepare();
+  }
+}
+
+void Bound::Prepare() {
+  const int64_t n = space_.ranks();
   sums_.resize(groups_);
   scratch_.resize(n);
   group_.resize(n);
@@ -31,18 +40,18 @@ Bound::Bound(PlanSpace& space, bool own_steps) : space_(space), own_steps_(own_s
   } else {
     // Ranks of one group differ in joint_ only: number the groups by their first member.
     std::vector<int64_t> index(n), first(n, -1);
-    space.IndexIn(joint_, index.data());
-    const Axes axes = space.ToAxes(joint_);
+    space_.IndexIn(joint_, index.data());
+    const Axes axes = space_.ToAxes(joint_);
     int64_t next = 0;
     for (int64_t r = 0; r < n; ++r) {
       if (index[r] == 0) first[r] = next++;
     }
-    for (int64_t r = 0; r < n; ++r) group_[r] = first[space.mesh().Peer(axes, r, 0)];
+    for (int64_t r = 0; r < n; ++r) group_[r] = first[space_.mesh().Peer(axes, r, 0)];
   }
   int64_t* whole = owned_.emplace_back(new int64_t[groups_]).get();
-  const int64_t* held = space.split(space.dst()).held;
+  const int64_t* held = space_.Filled(space_.dst()).held;
   for (int64_t r = 0; r < n; ++r) whole[group_[r]] = held[r];
-  for (int64_t g = 0; g < groups_; ++g) wanted_ += whole[g];
+  wanted_ = std::accumulate(whole, whole + groups_, int64_t{0});
   all_missing_ = whole;
 }
 
@@ -64,6 +73,15 @@ const int64_t* Bound::Missing(int split, bool reduces) {
   return missing_[split] = out;
 }
 
+int64_t Bound::EvenMissing(int split, bool reduces) const {
+  const int64_t whole = space_.split(space_.dst()).most;
+  if (reduces) return whole;
+  const int64_t common = space_.EvenOverlap(split, space_.dst());
+  if (common < 0) return -1;
+  const int64_t copies = space_.SizeOf(joint_ & ~space_.split(split).covers);
+  return std::max<int64_t>(0, whole - joint_size_ * common / copies);
+}
+
 int64_t Bound::AtLeast(const int64_t* so_far, int split, const PlanSpace::Pending& pending) {
   int64_t contributions = 1, kept = 1, apart = 1;
   AxisMask all = 0;
@@ -83,9 +101,13 @@ int64_t Bound::AtLeast(const int64_t* so_far, int split, const PlanSpace::Pendin
   if (space_.BlockedBy(all & ~joint_) & joint_) {  // parts of axes cut two ways: no claim
     return so_far ? *std::max_element(so_far, so_far + n) : 0;
   }
-  const int64_t* missing = Missing(split, reduces);
   int64_t worst = 0, total = 0;
-  if (joint_size_ == 1) {
+  const int64_t even = !so_far && space_.even_line() ? EvenMissing(split, reduces) : -1;
+  if (even < 0 && !all_missing_) Prepare();
+  const int64_t* missing = even < 0 ? Missing(split, reduces) : nullptr;
+  if (even >= 0) {
+    worst = CeilDiv(even, joint_size_);
+  } else if (joint_size_ == 1) {
     for (int64_t r = 0; r < n; ++r) {
       const int64_t v = so_far ? so_far[r] : 0;
       worst = std::max(worst, v + missing[r]);

@@ -99,7 +99,7 @@ absl::StatusOr<RedistributionPlan> PlanRedistribution(const Layout& src, const L
   PlanSpace space(WithoutSingles(src), WithoutSingles(dst));
   plan.lower_bound_bytes =
       Bound(space).AtLeast(nullptr, space.src(), space.src_pending()) * itemsize;
-  plan.peak_bytes = src.MaxLocalNumel() * itemsize;
+  plan.peak_bytes = space.split(space.src()).most * itemsize;
   if (src == dst) return plan;
   SearchOptions search;
   search.cost_model = options.cost_model;
@@ -123,7 +123,7 @@ absl::StatusOr<RedistributionPlan> PlanRedistribution(const Layout& src, const L
   plan.steps = std::move(result.steps);
   plan.steps.front().before = src;
   plan.steps.back().after = dst;
-  plan.recv_bytes = *std::max_element(result.received.begin(), result.received.end()) * itemsize;
+  plan.recv_bytes = result.received * itemsize;
   for (const Step& s : plan.steps) plan.seconds += s.seconds;
   plan.peak_bytes = std::max(plan.peak_bytes, PeakOf(plan.steps));
   return plan;

@@ -14,18 +14,12 @@
 #include <tuple>
 
 #include "absl/container/flat_hash_map.h"
-#include "mesh/error.h"
+#include "placement/step_costs.h"
 
 namespace lins {
 namespace {
 
 using Pending = PlanSpace::Pending;
-
-enum class EdgeKind : uint8_t { kNone, kMove, kScatter, kReduce, kBegin };
-struct Edge {
-  EdgeKind kind = EdgeKind::kNone;
-  AxisMask axes = 0;
-};
 
 struct Label {
   int split, pending, parent;
@@ -43,6 +37,7 @@ class Search {
   Search(PlanSpace& space, const SearchOptions& options)
       : s_(space),
         options_(options),
+        costs_(space, options),
         bound_(space),
         own_bound_(space, true),
         n_(space.ranks()),
@@ -51,27 +46,25 @@ class Search {
         compose_(!scalar_ && !capped_),
         larger_(std::max(space.split(space.src()).most, space.split(space.dst()).most)),
         limit_(space.split(space.src()).most + space.split(space.dst()).most),
-        edge_(n_),
-        sum_(n_),
-        zero_(n_, 0) {}
+        counts_(scalar_ ? 0 : n_) {}
 
   SearchResult Run() {
     const int start = PendingId(s_.src_pending());
     goal_ = PendingId(s_.dst_pending());
+    if (s_.src() == s_.dst() && start == goal_) return ToSteps(s_, costs_, options_, {});
+    if (const Edge direct = compose_ ? Direct() : Edge(); direct.kind != EdgeKind::kNone) {
+      return ToSteps(s_, costs_, options_, {{direct, s_.dst(), s_.dst_pending()}});
+    }
+    edge_.resize(counts_);
+    sum_.resize(counts_);
+    zero_.resize(counts_, 0);
     zeros_ = zero_.data();
     for (size_t op = 0; op < s_.ops().size(); ++op) {
       only_sums_ &= s_.ops()[op] == ReduceOp::kSum || s_.dst_pending()[op] == 0;
     }
     labels_.push_back({s_.src(), start, -1, {}, 0, 0, 0, 0, zeros_});
-    if (s_.src() == s_.dst() && start == goal_) return Trace(0);
-    if (compose_) {
-      const int direct = Direct();
-      if (direct > 0) return Trace(direct);
-      labels_.resize(1);
-      states_.clear();
-      queue_ = {};
-    }
     s_.All();
+    if (options_.cost_model) last_ = LastStep();
     At(s_.src(), start).push_back(0);
     queue_.push({0, 0, 0, 0, 0});
     while (!queue_.empty()) {
@@ -79,6 +72,7 @@ class Search {
       queue_.pop();
       if (labels_[at].beaten) continue;
       if (labels_[at].split == s_.dst() && labels_[at].pending == goal_) return Trace(at);
+      if (Late(labels_[at].seconds)) continue;
       Expand(at);
     }
     return {};
@@ -96,34 +90,59 @@ class Search {
   }
 
   absl::InlinedVector<int, 2>& At(int split, int pending) {
-    return states_[static_cast<int64_t>(split) << 20 | pending];
+    if (states_.size() <= static_cast<size_t>(pending)) states_.resize(pending + 1);
+    auto& of_pending = states_[pending];
+    if (of_pending.size() <= static_cast<size_t>(split)) of_pending.resize(s_.splits());
+    return of_pending[split];
   }
 
   // A single step that nothing can beat: between complete layouts, or where it meets the bound.
-  int Direct() {
+  Edge Direct() {
     const int64_t least = bound_.AtLeast(nullptr, s_.src(), s_.src_pending());
-    AxisMask reduced = 0;
-    size_t op = 0;
-    int changes = 0;
+    Edge edge{EdgeKind::kMove, 0};
     for (size_t i = 0; i < s_.ops().size(); ++i) {
       const AxisMask from = s_.src_pending()[i], to = s_.dst_pending()[i];
       if (from == to) continue;
-      if (to & ~from) return -1;
-      reduced = from & ~to;
-      op = i;
-      ++changes;
+      if ((to & ~from) || edge.axes) return {};  // one begins, or a second one ends
+      edge.axes = from & ~to;
     }
-    if (changes > 1) return -1;
-    if (changes == 0) {
-      Move(0, s_.dst());
-    } else if (s_.src() == s_.dst()) {
-      Reduce(0, op, reduced);
-    } else if (s_.Extends(s_.src(), s_.dst()) &&
-               (s_.split(s_.dst()).covers ^ s_.split(s_.src()).covers) == reduced) {
-      Scatter(0, op, s_.dst(), reduced);
+    if (edge.axes && s_.src() == s_.dst()) {
+      edge.kind = EdgeKind::kReduce;
+    } else if (edge.axes) {
+      edge.kind = EdgeKind::kScatter;
+      const AxisMask added = s_.split(s_.dst()).covers ^ s_.split(s_.src()).covers;
+      if (!s_.Extends(s_.src(), s_.dst()) || added != edge.axes) return {};
     }
-    return labels_.size() == 2 && labels_[1].bytes == least ? 1 : -1;
+    return costs_.Worst(edge, s_.src(), s_.dst()) == least ? edge : Edge();
   }
+
+  // Seconds that the step into the destination takes at least, whatever precedes it. Claimed where
+  // All() has every split that a plan may pass through.
+  double LastStep() {
+    const bool begins = goal_ != PendingId(Pending(s_.ops().size(), 0));  // for free
+    if (begins || !s_.even_line() || s_.All().size() >= PlanSpace::kManySplits) return 0;
+    const int dst = s_.dst();
+    double least = std::numeric_limits<double>::infinity();
+    const auto step = [&](const Edge& edge, int from) {
+      least = std::min(least, costs_.Seconds(edge, from, dst, costs_.Worst(edge, from, dst)));
+    };
+    AxisMask all = 0;
+    for (int from : s_.All()) {
+      if (from == dst) continue;
+      least = std::min(least, costs_.MoveCost(from, dst).seconds);
+      const AxisMask added = s_.split(dst).covers & ~s_.split(from).covers;
+      all |= s_.split(from).covers;
+      if (!s_.ops().empty() && added && s_.Extends(from, dst)) {
+        step({EdgeKind::kScatter, added}, from);
+      }
+    }
+    all &= s_.ops().empty() ? 0 : ~s_.split(dst).covers;
+    for (AxisMask a = all; a; a = (a - 1) & all) step({EdgeKind::kReduce, a}, dst);
+    return least * (1 - 1e-12);  // sums of seconds are rounded
+  }
+
+  // A way that has taken so long and is not at the destination ends after the best one so far.
+  bool Late(double seconds) const { return seconds + last_ > std::get<0>(best_); }
 
   void Expand(int at) {
     const int split = labels_[at].split, pending = labels_[at].pending;
@@ -170,52 +189,38 @@ class Search {
   void Move(int at, int to) {
     const int from = labels_[at].split;
     if (from == to) return;
-    Receive(EdgeKind::kMove, 0, from, to);
+    if (scalar_) {
+      const StepCosts::Move& move = costs_.MoveCost(from, to);
+      if (to != s_.dst() && Late(labels_[at].seconds + move.seconds)) return;
+      Relax(at, {EdgeKind::kMove, move.axes}, to, labels_[at].pending, move.group, move.worst,
+            move.seconds);
+      return;
+    }
+    costs_.Receive({EdgeKind::kMove, 0}, from, to, edge_.data());
     const bool any = std::any_of(edge_.begin(), edge_.end(), [](int64_t n) { return n != 0; });
     const AxisMask axes = any ? s_.Differing(from, to) : 0;
     Relax(at, {EdgeKind::kMove, axes}, to, labels_[at].pending, any ? s_.SizeOf(axes) : 0);
   }
 
   void Scatter(int at, size_t op, int to, AxisMask axes) {
-    Receive(EdgeKind::kScatter, axes, labels_[at].split, to);
-    Relax(at, {EdgeKind::kScatter, axes}, to, Without(labels_[at].pending, op, axes),
-          s_.SizeOf(axes));
+    Take(at, {EdgeKind::kScatter, axes}, to, Without(labels_[at].pending, op, axes));
   }
 
   void Reduce(int at, size_t op, AxisMask axes) {
     const int split = labels_[at].split;
-    Receive(EdgeKind::kReduce, axes, split, split);
-    Relax(at, {EdgeKind::kReduce, axes}, split, Without(labels_[at].pending, op, axes),
-          s_.SizeOf(axes));
+    Take(at, {EdgeKind::kReduce, axes}, split, Without(labels_[at].pending, op, axes));
   }
 
-  // Fills edge_: what each rank receives in a step.
-  void Receive(EdgeKind kind, AxisMask axes, int from, int to) {
-    const int64_t k = s_.SizeOf(axes), *held = s_.split(to).held;
-    if (kind == EdgeKind::kMove) {
-      s_.Overlap(from, to, edge_.data());
-      for (int64_t r = 0; r < n_; ++r) edge_[r] = held[r] - edge_[r];
-    } else if (kind == EdgeKind::kScatter) {
-      for (int64_t r = 0; r < n_; ++r) edge_[r] = (k - 1) * held[r];
-    } else if (kind == EdgeKind::kReduce) {
-      // A chunk of the buffer is reduced by each, then spread: both halves are straight.
-      const std::vector<int64_t>& index = IndexIn(axes);
-      for (int64_t r = 0; r < n_; ++r) {
-        const Range own = Chunk({0, held[r]}, k, index[r]);
-        edge_[r] = held[r] + (k - 2) * (own.second - own.first);
-      }
+  void Take(int at, const Edge& edge, int to, int pending) {
+    const int from = labels_[at].split;
+    if (scalar_) {
+      const int64_t worst = costs_.Worst(edge, from, to);
+      const double seconds = options_.cost_model ? costs_.Seconds(edge, from, to, worst) : 0;
+      Relax(at, edge, to, pending, s_.SizeOf(edge.axes), worst, seconds);
     } else {
-      std::fill(edge_.begin(), edge_.end(), 0);
+      costs_.Receive(edge, from, to, edge_.data());
+      Relax(at, edge, to, pending, s_.SizeOf(edge.axes));
     }
-  }
-
-  const std::vector<int64_t>& IndexIn(AxisMask axes) {
-    std::vector<int64_t>& index = index_[axes];
-    if (index.empty()) {
-      index.resize(n_);
-      s_.IndexIn(axes, index.data());
-    }
-    return index;
   }
 
   void Begin(int at, size_t op, AxisMask axes) {
@@ -231,6 +236,7 @@ class Search {
     std::fill(edge_.begin(), edge_.end(), 0);
     Relax(at, {EdgeKind::kBegin, axes}, to, pending, 0);
     if (s_.split(to).most <= limit_) return;
+    overlap_.resize(n_);
     // Too large: every rank contributes no more than what it holds of a slice.
     AxisMask used = 0;
     for (AxisMask m : p) used |= m;
@@ -238,9 +244,8 @@ class Search {
     for (int slice : s_.All()) {
       const PlanSpace::Split& y = s_.split(slice);
       if (y.most > limit_ || (y.blocks & used)) continue;
-      s_.Overlap(to, slice, edge_.data());
-      const bool inside = std::equal(edge_.begin(), edge_.end(), y.held);
-      std::fill(edge_.begin(), edge_.end(), 0);
+      s_.Overlap(to, slice, overlap_.data());
+      const bool inside = std::equal(overlap_.begin(), overlap_.end(), y.held);
       if (inside) Relax(at, {EdgeKind::kBegin, axes}, slice, pending, 0);
     }
   }
@@ -249,13 +254,6 @@ class Search {
     Pending p = pendings_[pending];
     p[op] &= ~axes;
     return PendingId(p);
-  }
-
-  int64_t Peak(int from, int to) const {
-    const int64_t *a = s_.split(from).held, *b = s_.split(to).held;
-    int64_t peak = 0;
-    for (int64_t r = 0; r < n_; ++r) peak = std::max(peak, a[r] + b[r]);
-    return peak * options_.itemsize;
   }
 
   int StepsLeft(int split, int pending) const {
@@ -275,31 +273,32 @@ class Search {
     return std::max(least, own_bound_.AtLeast(sum_.data(), split, pendings_[pending]));
   }
 
-  // Enters the state that a step leads to; edge_ is what each rank receives in the step.
-  void Relax(int at, Edge edge, int to, int pending, int64_t group) {
-    const Label from = labels_[at];
+  // Enters the state that a step leads to. What it receives: with a single cost, `worst` and
+  // `seconds`, otherwise edge_ for each rank.
+  void Relax(int at, Edge edge, int to, int pending, int64_t group, int64_t worst = 0,
+             double seconds = 0) {
+    const Label& from = labels_[at];
     if (s_.split(to).most > limit_) return;
-    if (capped_ && Peak(from.split, to) > options_.max_peak) return;
+    if (capped_ && costs_.Peak(from.split, to) > options_.max_peak) return;
     const int steps = from.steps + 1 + (s_.split(to).most > larger_ ? kOver : 0);
     Label next{to, pending, at, edge, steps, from.groups + group, from.seconds, 0, zeros_};
     if (scalar_) {
-      const int64_t worst = *std::max_element(edge_.begin(), edge_.end());
       next.bytes = from.bytes + worst;
-      if (options_.least_peak) {
-        next.seconds = std::max(next.seconds, static_cast<double>(Peak(from.split, to)));
-      } else if (worst > 0) {
-        const auto [kind, axes] = KindAndAxes(edge, from.split, to);
-        next.seconds += Seconds(kind, axes, from.split, to);
-      }
+      next.seconds = options_.least_peak
+                         ? std::max(next.seconds, static_cast<double>(costs_.Peak(from.split, to)))
+                         : next.seconds + seconds;
     } else {
       for (int64_t r = 0; r < n_; ++r) sum_[r] = from.received[r] + edge_[r];
       next.received = sum_.data();
       next.bytes = std::max(from.bytes, AtLeast(to, pending));
     }
     const int left = StepsLeft(to, pending);
-    const auto total = std::tuple(next.seconds, next.bytes, next.steps + left, next.groups);
+    const bool there = to == s_.dst() && pending == goal_;
+    const double seconds_left = there ? 0 : last_;
+    const auto total =
+        std::tuple(next.seconds + seconds_left, next.bytes, next.steps + left, next.groups);
     if (total > best_) return;
-    if (to == s_.dst() && pending == goal_) best_ = total;
+    if (there) best_ = total;
     auto& here = At(to, pending);
     for (int other : here) {
       if (Beats(labels_[other], next)) return;
@@ -334,91 +333,36 @@ class Search {
     return true;
   }
 
-  std::pair<StepKind, Axes> KindAndAxes(const Edge& edge, int from, int to) const {
-    switch (edge.kind) {
-      case EdgeKind::kScatter:
-        return {StepKind::kReduceScatter, s_.Added(from, to)};
-      case EdgeKind::kReduce:
-        return {StepKind::kAllReduce, s_.ToAxes(edge.axes)};
-      case EdgeKind::kBegin: {
-        // Axes that the split gives up apart from those it does not use: the executor tells them
-        // apart.
-        const AxisMask split = s_.split(from).covers & edge.axes;
-        Axes axes = s_.ToAxes(split);
-        for (const SubAxis& a : s_.ToAxes(edge.axes & ~split)) axes.push_back(a);
-        return {StepKind::kLocal, split && (edge.axes & ~split) ? axes : s_.ToAxes(edge.axes)};
-      }
-      default: {
-        const StepKind kind = s_.MoveKind(from, to, edge_.data());
-        return {kind, s_.MoveAxes(kind, from, to)};
-      }
-    }
-  }
-
-  double Seconds(StepKind kind, const Axes& axes, int from, int to) {
-    const int64_t bytes =
-        StepVolume(kind, s_.split(from).most, s_.split(to).most) * options_.itemsize;
-    const auto [gpus, nodes] = GpusAndNodes(s_.mesh(), axes);
-    const auto [it, fresh] = seconds_.try_emplace({kind, bytes, gpus, nodes}, 0);
-    if (fresh) it->second = options_.cost_model->Seconds(kind, bytes, gpus, nodes);
-    return it->second;
-  }
-
   // The steps that led to a label.
   SearchResult Trace(int last) {
-    SearchResult out;
-    out.found = true;
-    out.received.assign(n_, 0);
-    std::vector<int> chain;
-    for (int i = last; labels_[i].parent >= 0; i = labels_[i].parent) chain.push_back(i);
-    std::reverse(chain.begin(), chain.end());
-    int from = 0;
-    Layout before = s_.ToLayout(s_.src(), s_.src_pending());
-    for (int i : chain) {
-      const Label& label = labels_[i];
-      const int x = labels_[from].split;
-      Receive(label.edge.kind, label.edge.axes, x, label.split);
-      auto [kind, axes] = KindAndAxes(label.edge, x, label.split);
-      // A split may also come or go along axes of one rank: the step is that of the others.
-      if (Mesh::GroupSize(axes) > 1) axes = WithoutSingles(axes);
-      Layout after = s_.ToLayout(label.split, pendings_[label.pending]);
-      Step step{kind, std::move(axes), before, after};
-      const int64_t in = s_.split(x).most, to = s_.split(label.split).most;
-      step.bytes = StepVolume(kind, in, to) * options_.itemsize;
-      step.in_bytes = in * options_.itemsize;
-      step.out_bytes = to * options_.itemsize;
-      step.recv_bytes = *std::max_element(edge_.begin(), edge_.end()) * options_.itemsize;
-      step.peak_bytes = Peak(x, label.split);
-      if (options_.cost_model && step.recv_bytes > 0) {
-        step.seconds = Seconds(kind, step.axes, x, label.split);
-      }
-      for (int64_t r = 0; r < n_; ++r) out.received[r] += edge_[r];
-      out.steps.push_back(std::move(step));
-      before = std::move(after);
-      from = i;
+    std::vector<Hop> hops;
+    for (int i = last; labels_[i].parent >= 0; i = labels_[i].parent) {
+      hops.push_back({labels_[i].edge, labels_[i].split, pendings_[labels_[i].pending]});
     }
-    return out;
+    std::reverse(hops.begin(), hops.end());
+    return ToSteps(s_, costs_, options_, hops);
   }
 
   PlanSpace& s_;
   const SearchOptions& options_;
+  StepCosts costs_;
   Bound bound_, own_bound_;
   const int64_t n_;
   const bool scalar_, capped_, compose_;
   const int64_t larger_;  // elements: layouts on the way that hold more are a last resort
   const int64_t limit_;   // and none holds more than this
+  const int64_t counts_;  // numbers in a label: one a rank, or none
   int goal_ = 0;
+  double last_ = 0;  // seconds that no last step undercuts
   bool only_sums_ = true;                              // among what the destination leaves pending
   std::tuple<double, int64_t, int, int64_t> best_ = {  // of the labels that reach the destination
       std::numeric_limits<double>::infinity(), 0, 0, 0};
   std::vector<Pending> pendings_;
   std::vector<Label> labels_;
-  absl::flat_hash_map<int64_t, absl::InlinedVector<int, 2>> states_;
+  std::vector<std::vector<absl::InlinedVector<int, 2>>> states_;  // labels, [pending][split]
   absl::flat_hash_map<std::pair<int, AxisMask>, std::vector<std::pair<int, AxisMask>>> extensions_;
-  absl::flat_hash_map<AxisMask, std::vector<int64_t>> index_;
-  absl::flat_hash_map<std::tuple<StepKind, int64_t, int64_t, int64_t>, double> seconds_;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> queue_;
-  std::vector<int64_t> edge_, sum_, zero_;
+  std::vector<int64_t> edge_, sum_, zero_, overlap_;
   const int64_t* zeros_ = nullptr;
 };
 

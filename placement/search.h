@@ -18,8 +18,8 @@ struct SearchOptions {
 
 struct SearchResult {
   bool found = false;
-  std::vector<Step> steps;        // volumes filled in
-  std::vector<int64_t> received;  // elements each rank receives over all steps
+  std::vector<Step> steps;  // volumes filled in
+  int64_t received = 0;     // elements that the worst rank receives over all steps
 };
 
 // The best chain of steps from space.src() to space.dst(), under space.dst_pending(). The order of
@@ -42,7 +42,10 @@ class Bound {
     bool reduces;
     const int64_t* missing;
   };
+  void Prepare();
   const int64_t* Missing(int split, bool reduces);
+  // What every group still misses where that is one number; -1 where groups differ.
+  int64_t EvenMissing(int split, bool reduces) const;
 
   PlanSpace& space_;
   bool own_steps_;

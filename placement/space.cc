@@ -1,6 +1,7 @@
 #include "placement/space.h"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 
 #include "mesh/error.h"
@@ -53,16 +54,12 @@ int64_t* RankVectors::New() {
 PlanSpace::PlanSpace(const Layout& src, const Layout& dst)
     : src_(src), dst_(dst), ranks_(src.mesh().size()), numel_(src.numel()), vectors_(ranks_) {
   AddItems();
+  even_line_ = IsEvenLine();
   const int ndim = static_cast<int>(src.shape().size());
   nodes_.reserve(64);
   for (int dim = 0; dim <= ndim; ++dim) {
-    Node root;
-    root.dim = dim;
-    root.begin = vectors_.New();
-    root.end = vectors_.New();
-    std::fill_n(root.begin, ranks_, 0);
-    std::fill_n(root.end, ranks_, dim < ndim ? src.shape()[dim] : 0);
-    nodes_.push_back(std::move(root));
+    nodes_.emplace_back().dim = dim;
+    if (!even_line_) FillNode(dim);
   }
   for (const Layout* l : {&src_, &dst_}) {
     if (l->terms().flat) Window(l->terms().flat->offset, l->terms().flat->total);
@@ -96,7 +93,10 @@ void PlanSpace::AddItems() {
     const int64_t whole = mesh().shape()[axis];
     // Parts of one axis that do not fit into each other (`gpu:2` and `gpu:3`) stay apart.
     std::vector<std::vector<int64_t>> families = {Boundaries(whole, both, axis)};
-    if (!IsChain(families[0])) families = {Boundaries(whole, a, axis), Boundaries(whole, b, axis)};
+    if (!IsChain(families[0])) {
+      families = {Boundaries(whole, a, axis), Boundaries(whole, b, axis)};
+      chains_ = false;
+    }
     for (const std::vector<int64_t>& f : families) {
       for (size_t i = f.size(); i-- > 1;) add({axis, f[i] / f[i - 1], f[i - 1]});
     }
@@ -112,13 +112,36 @@ void PlanSpace::AddItems() {
       if (Contains(mesh(), {&item.axis, 1}, {&atom, 1})) item.covers |= AxisMask{1} << i;
     }
   }
-  std::vector<int64_t> strides(mesh().ndim(), 1);
-  for (int i = mesh().ndim() - 1; i > 0; --i) strides[i - 1] = strides[i] * mesh().shape()[i];
+  coordinates_.resize(items_.size());
+}
+
+bool PlanSpace::IsEvenLine() const {
+  if (src_.shape().size() != 1 || numel_ == 0 || numel_ % ranks_ != 0) return false;
+  if (!chains_ || atoms_ > sizeof(Split::line)) return false;
   for (const Item& item : items_) {
-    std::vector<int64_t>& c = coordinates_.emplace_back(ranks_);
-    const int64_t step = strides[item.axis.axis] * item.axis.stride;
-    for (int64_t r = 0; r < ranks_; ++r) c[r] = r / step % item.axis.size;
+    if (item.axis.size == 1) return false;
   }
+  for (const Layout* l : {&src_, &dst_}) {
+    const std::optional<FlatTerm>& f = l->terms().flat;
+    if (l->terms().owned || (f && (f->offset != 0 || f->total != numel_))) return false;
+  }
+  return true;
+}
+
+const std::vector<int64_t>& PlanSpace::Coordinates(int item) const {
+  std::vector<int64_t>& c = coordinates_[item];
+  if (!c.empty()) return c;
+  const SubAxis& axis = items_[item].axis;
+  int64_t step = axis.stride;
+  for (int i = axis.axis + 1; i < mesh().ndim(); ++i) step *= mesh().shape()[i];
+  c.resize(ranks_);
+  // Runs of `step` equal numbers.
+  int64_t value = 0;
+  for (int64_t r = 0; r < ranks_; r += step) {
+    std::fill_n(c.begin() + r, std::min(step, ranks_ - r), value);
+    if (++value == axis.size) value = 0;
+  }
+  return c;
 }
 
 int PlanSpace::ItemOf(const SubAxis& axis) const {
@@ -141,17 +164,13 @@ AxisMask PlanSpace::AtomsOf(absl::Span<const SubAxis> axes) const {
 
 int64_t PlanSpace::SizeOf(AxisMask atoms) const {
   int64_t n = 1;
-  for (size_t i = 0; i < atoms_; ++i) {
-    if (atoms >> i & 1) n *= items_[i].axis.size;
-  }
+  for (; atoms; atoms &= atoms - 1) n *= items_[std::countr_zero(atoms)].axis.size;
   return n;
 }
 
 AxisMask PlanSpace::BlockedBy(AxisMask atoms) const {
   AxisMask out = 0;
-  for (size_t i = 0; i < atoms_; ++i) {
-    if (atoms >> i & 1) out |= items_[i].blocks;
-  }
+  for (; atoms; atoms &= atoms - 1) out |= items_[std::countr_zero(atoms)].blocks;
   return out;
 }
 
@@ -159,7 +178,8 @@ void PlanSpace::IndexIn(AxisMask atoms, int64_t* out) const {
   std::fill_n(out, ranks_, 0);
   for (size_t i = 0; i < atoms_; ++i) {
     if (!(atoms >> i & 1)) continue;
-    for (int64_t r = 0; r < ranks_; ++r) out[r] = out[r] * items_[i].axis.size + coordinates_[i][r];
+    const std::vector<int64_t>& c = Coordinates(static_cast<int>(i));
+    for (int64_t r = 0; r < ranks_; ++r) out[r] = out[r] * items_[i].axis.size + c[r];
   }
 }
 
@@ -171,24 +191,36 @@ int PlanSpace::Child(int node, int item) {
   child.item = item;
   child.dim = nodes_[node].dim;
   child.depth = nodes_[node].depth + 1;
-  child.begin = vectors_.New();
-  child.end = vectors_.New();
-  const int64_t k = items_[item].axis.size;
-  const std::vector<int64_t>& c = coordinates_[item];
-  const Node& parent = nodes_[node];
-  if (child.dim < static_cast<int>(src_.shape().size())) {
-    for (int64_t r = 0; r < ranks_; ++r) {
-      const int64_t size = (parent.end[r] - parent.begin[r] + k - 1) / k;
-      child.begin[r] = std::min(parent.begin[r] + c[r] * size, parent.end[r]);
-      child.end[r] = std::min(child.begin[r] + size, parent.end[r]);
-    }
-  } else {
-    for (int64_t r = 0; r < ranks_; ++r) child.begin[r] = parent.begin[r] * k + c[r];
-  }
+  child.covers = nodes_[node].covers | items_[item].covers;
   const int id = static_cast<int>(nodes_.size());
   nodes_[node].children[item] = id;
   nodes_.push_back(std::move(child));
+  if (!even_line_) FillNode(id);
   return id;
+}
+
+void PlanSpace::FillNode(int id) {
+  if (nodes_[id].begin) return;
+  int64_t *begin = nodes_[id].begin = vectors_.New(), *end = nodes_[id].end = vectors_.New();
+  const bool flat = nodes_[id].dim == static_cast<int>(src_.shape().size());
+  if (nodes_[id].parent < 0) {
+    std::fill_n(begin, ranks_, 0);
+    std::fill_n(end, ranks_, flat ? 0 : src_.shape()[nodes_[id].dim]);
+    return;
+  }
+  FillNode(nodes_[id].parent);
+  const Node& parent = nodes_[nodes_[id].parent];
+  const int64_t k = items_[nodes_[id].item].axis.size;
+  const std::vector<int64_t>& c = Coordinates(nodes_[id].item);
+  if (flat) {
+    for (int64_t r = 0; r < ranks_; ++r) begin[r] = parent.begin[r] * k + c[r];
+    return;
+  }
+  for (int64_t r = 0; r < ranks_; ++r) {
+    const int64_t size = (parent.end[r] - parent.begin[r] + k - 1) / k;
+    begin[r] = std::min(parent.begin[r] + c[r] * size, parent.end[r]);
+    end[r] = std::min(begin[r] + size, parent.end[r]);
+  }
 }
 
 absl::InlinedVector<int, 6> PlanSpace::Items(int node, int from) const {
@@ -216,61 +248,91 @@ int PlanSpace::Owner(const OwnedTerm& term) {
 }
 
 int PlanSpace::Intern(Form form, int variant, absl::InlinedVector<int, 4> nodes) {
-  Key key(static_cast<int>(form) * 1024 + variant, std::move(nodes));
-  const auto [it, fresh] = ids_.try_emplace(key, static_cast<int>(splits_.size()));
-  if (!fresh) return it->second;
+  const int fresh_id = static_cast<int>(splits_.size());
+  if (nodes.size() == 1 && variant == 0) {
+    int& id = nodes_[nodes[0]].split;
+    if (id >= 0) return id;
+    id = fresh_id;
+  } else {
+    const Key key(static_cast<int>(form) * 1024 + variant, nodes);
+    const auto [it, fresh] = ids_.try_emplace(key, fresh_id);
+    if (!fresh) return it->second;
+  }
   auto s = std::make_unique<Split>();
   s->form = form;
   s->variant = variant;
-  s->nodes = std::get<1>(key);
+  s->nodes = std::move(nodes);
+  const auto uses = [&s](const Item& item) {
+    s->covers |= item.covers;
+    s->blocks |= item.blocks;
+  };
   for (int node : s->nodes) {
-    for (; nodes_[node].parent >= 0; node = nodes_[node].parent) {
-      s->covers |= items_[nodes_[node].item].covers;
-      s->blocks |= items_[nodes_[node].item].blocks;
-    }
+    for (; nodes_[node].parent >= 0; node = nodes_[node].parent) uses(items_[nodes_[node].item]);
   }
+  if (form == Form::kOwned) {
+    for (const SubAxis& a : owners_[variant].axes) uses(items_[ItemOf(a)]);
+  }
+  if (even_line_) {
+    int shift = 0, depth = 0;
+    for (const int i : Items(s->nodes[0])) {
+      s->path |= static_cast<uint64_t>(i + 1) << 8 * depth++;
+      for (AxisMask left = items_[i].covers; left; left &= left - 1, shift += 8) {
+        s->line |= static_cast<uint64_t>(std::countr_zero(left) + 1) << shift;
+      }
+    }
+    s->most = numel_ / SizeOf(s->covers);
+  } else {
+    FillSplit(*s);
+  }
+  splits_.push_back(std::move(s));
+  return fresh_id;
+}
+
+const PlanSpace::Split& PlanSpace::Filled(int id) {
+  if (!splits_[id]->held) {
+    for (const int node : splits_[id]->nodes) FillNode(node);
+    FillSplit(*splits_[id]);
+  }
+  return *splits_[id];
+}
+
+void PlanSpace::FillSplit(Split& s) {
   int64_t* held = vectors_.New();
-  if (form == Form::kBox) {
+  if (s.form == Form::kBox) {
     int64_t whole = 1;
-    for (size_t d = 0; d < s->nodes.size(); ++d) {
-      if (nodes_[s->nodes[d]].parent < 0) whole *= src_.shape()[d];
+    for (size_t d = 0; d < s.nodes.size(); ++d) {
+      if (nodes_[s.nodes[d]].parent < 0) whole *= src_.shape()[d];
     }
     std::fill_n(held, ranks_, whole);
-    for (int id : s->nodes) {
+    for (int id : s.nodes) {
       const Node& n = nodes_[id];
       if (n.parent < 0) continue;
       for (int64_t r = 0; r < ranks_; ++r) held[r] *= n.end[r] - n.begin[r];
     }
   } else {
     int64_t *begin = vectors_.New(), *end = vectors_.New();
-    if (form == Form::kFlat) {
-      const auto [offset, total] = windows_[variant];
+    if (s.form == Form::kFlat) {
+      const auto [offset, total] = windows_[s.variant];
       int64_t slot = total;
-      for (int i : Items(s->nodes[0])) slot /= items_[i].axis.size;
+      for (int i : Items(s.nodes[0])) slot /= items_[i].axis.size;
       for (int64_t r = 0; r < ranks_; ++r) {
-        const int64_t at = nodes_[s->nodes[0]].begin[r] * slot - offset;
+        const int64_t at = nodes_[s.nodes[0]].begin[r] * slot - offset;
         begin[r] = std::clamp<int64_t>(at, 0, numel_);
         end[r] = std::clamp<int64_t>(at + slot, begin[r], numel_);
       }
     } else {
-      const OwnedTerm& o = owners_[variant];
-      for (const SubAxis& a : o.axes) {
-        s->covers |= items_[ItemOf(a)].covers;
-        s->blocks |= items_[ItemOf(a)].blocks;
-      }
+      const OwnedTerm& o = owners_[s.variant];
       for (int64_t r = 0; r < ranks_; ++r) {
         begin[r] = 0;
         end[r] = mesh().IndexInGroup(o.axes, r) == o.owner ? numel_ : 0;
       }
     }
     for (int64_t r = 0; r < ranks_; ++r) held[r] = end[r] - begin[r];
-    s->begin = begin;
-    s->end = end;
+    s.begin = begin;
+    s.end = end;
   }
-  s->held = held;
-  s->most = *std::max_element(held, held + ranks_);
-  splits_.push_back(std::move(s));
-  return it->second;
+  s.held = held;
+  s.most = *std::max_element(held, held + ranks_);
 }
 
 int PlanSpace::FromTerms(const Terms& terms) {

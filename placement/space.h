@@ -44,6 +44,8 @@ class PlanSpace {
     int64_t most = 0;                                // elements on the fullest rank
     const int64_t* held = nullptr;                   // elements on each rank
     const int64_t *begin = nullptr, *end = nullptr;  // F and O: the range in the flattened elements
+    // even_line(): its atoms and its items, plus one, major to minor, one a byte from the lowest on.
+    uint64_t line = 0, path = 0;
   };
   // Pending reductions: the atoms of each of ops().
   using Pending = absl::InlinedVector<AxisMask, 2>;
@@ -61,6 +63,16 @@ class PlanSpace {
   int src() const { return src_split_; }
   int dst() const { return dst_split_; }
   const Split& split(int id) const { return *splits_[id]; }
+  // With its numbers for each rank, which split() has too unless even_line().
+  const Split& Filled(int id);
+  size_t splits() const { return splits_.size(); }
+
+  // All splits are equal slots of one line of elements: one dimension that divides among all ranks,
+  // and no owner. Counts then follow from the atoms alone.
+  bool even_line() const { return even_line_; }
+  // True when the parts that source and destination name fit into each other on every axis: then a
+  // set of atoms is a set of sub-axes.
+  bool chains() const { return chains_; }
 
   // All splits, in a fixed order. Beyond kManySplits, only over dimensions that source and
   // destination divide and the longest one.
@@ -75,6 +87,8 @@ class PlanSpace {
 
   // Elements that each rank holds under both.
   void Overlap(int x, int y, int64_t* out);
+  // The same where that is one number on all ranks; -1 where ranks differ. For even_line().
+  int64_t EvenOverlap(int x, int y) const;
   // Coordinates along the atoms of a set, in mesh order, as one number for each rank.
   void IndexIn(AxisMask atoms, int64_t* out) const;
   int64_t SizeOf(AxisMask atoms) const;
@@ -83,6 +97,13 @@ class PlanSpace {
   // The kind and axes of the step between two splits; received: what each rank receives.
   StepKind MoveKind(int x, int y, const int64_t* received) const;
   Axes MoveAxes(StepKind kind, int x, int y) const;
+  // How a cost model is told of the group that takes part: its size along the last axis, and along
+  // all others.
+  std::pair<int64_t, int64_t> MoveGroup(StepKind kind, int x, int y) const;
+  std::pair<int64_t, int64_t> GroupOf(AxisMask atoms) const;
+  // The kind of a move and the atoms over which ranks talk, read off the lists; a slice where
+  // nothing is received. For even_line().
+  std::pair<StepKind, AxisMask> LineMove(int x, int y) const;
   AxisMask Differing(int x, int y) const;  // atoms over which ranks talk to turn x into y
   Axes Added(int from, int to) const;      // what an extension adds, major to minor
   Axes ToAxes(AxisMask atoms) const;       // in mesh order, neighbours merged
@@ -91,6 +112,8 @@ class PlanSpace {
  private:
   struct Node {  // a list of items, and the range (in a dimension) or index (F) it gives each rank
     int parent = -1, item = -1, dim = 0, depth = 0;
+    int split = -1;       // the one of this node alone, for the first window of F
+    AxisMask covers = 0;  // of all its items
     int64_t* begin = nullptr;
     int64_t* end = nullptr;
     absl::InlinedVector<int, 8> children;
@@ -102,6 +125,10 @@ class PlanSpace {
   using Key = std::tuple<int, absl::InlinedVector<int, 4>>;
 
   void AddItems();
+  bool IsEvenLine() const;
+  void FillNode(int id);
+  void FillSplit(Split& s);
+  const std::vector<int64_t>& Coordinates(int item) const;
   AxisMask AtomsOf(absl::Span<const SubAxis> axes) const;
   int ItemOf(const SubAxis& axis) const;
   int Child(int node, int item);
@@ -123,7 +150,8 @@ class PlanSpace {
   RankVectors vectors_;
   std::vector<Item> items_;
   size_t atoms_ = 0;                               // items_[0, atoms_) are atoms, in mesh order
-  std::vector<std::vector<int64_t>> coordinates_;  // [item][rank]
+  bool chains_ = true, even_line_ = false;
+  mutable std::vector<std::vector<int64_t>> coordinates_;  // [item][rank], made on demand
   std::vector<Node> nodes_;                        // roots first: one a dimension, then F's
   std::vector<std::pair<int64_t, int64_t>> windows_;
   std::vector<OwnedTerm> owners_;

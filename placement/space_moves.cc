@@ -8,9 +8,18 @@
 #include "placement/space.h"
 
 namespace lins {
+namespace {
+
+// Lists packed one element a byte, from the lowest on.
+bool IsPrefix(uint64_t a, uint64_t b) {
+  const uint64_t differ = a ^ b;
+  return differ == 0 || a >> (std::countr_zero(differ) & ~7) == 0;
+}
+
+}  // namespace
 
 void PlanSpace::Overlap(int x_id, int y_id, int64_t* out) {
-  const Split *x = splits_[x_id].get(), *y = splits_[y_id].get();
+  const Split *x = &Filled(x_id), *y = &Filled(y_id);
   if (x == y) {
     std::copy_n(x->held, ranks_, out);
     return;
@@ -62,6 +71,26 @@ void PlanSpace::Overlap(int x_id, int y_id, int64_t* out) {
     known[r] = out[r] =
         CountBelow(src_.shape(), box, y->end[r]) - CountBelow(src_.shape(), box, y->begin[r]);
   }
+}
+
+int64_t PlanSpace::EvenOverlap(int x_id, int y_id) const {
+  const Split &x = *splits_[x_id], &y = *splits_[y_id];
+  const bool nested = IsPrefix(x.line, y.line) || IsPrefix(y.line, x.line);
+  return nested ? std::min(x.most, y.most) : -1;
+}
+
+std::pair<StepKind, AxisMask> PlanSpace::LineMove(int x_id, int y_id) const {
+  const Split &x = *splits_[x_id], &y = *splits_[y_id];
+  if (IsPrefix(x.line, y.line)) return {StepKind::kSlice, 0};
+  if (IsPrefix(y.path, x.path) && (x.form == y.form || y.path == 0)) {
+    return {StepKind::kAllGather, x.covers & ~y.covers};
+  }
+  if (x.form != y.form) return {StepKind::kExchange, x.covers | y.covers};
+  AxisMask common = 0;
+  const int same = std::countr_zero(x.path ^ y.path) & ~7;
+  for (int i = 0; i < same; i += 8) common |= items_[(x.path >> i & 0xff) - 1].covers;
+  return {x.covers == y.covers ? StepKind::kPermute : StepKind::kExchange,
+          (x.covers | y.covers) & ~common};
 }
 
 std::vector<std::pair<int, AxisMask>> PlanSpace::Extensions(int id, AxisMask within) {
@@ -169,6 +198,11 @@ AxisMask PlanSpace::Differing(int x_id, int y_id) const {
   AxisMask out = 0;
   for (size_t d = 0; d < x.nodes.size(); ++d) {
     const int common = CommonAncestor(x.nodes[d], y.nodes[d]);
+    if (chains_) {
+      const AxisMask either = nodes_[x.nodes[d]].covers | nodes_[y.nodes[d]].covers;
+      out |= either & ~nodes_[common].covers;
+      continue;
+    }
     for (int node : {x.nodes[d], y.nodes[d]}) {
       for (int i : Items(node, common)) out |= items_[i].blocks;
     }
@@ -287,6 +321,33 @@ Axes PlanSpace::MoveAxes(StepKind kind, int x_id, int y_id) const {
     if (!axes.empty()) break;
   }
   return axes;
+}
+
+std::pair<int64_t, int64_t> PlanSpace::GroupOf(AxisMask atoms) const {
+  if (!chains_) return lins::GpusAndNodes(mesh(), ToAxes(atoms));
+  int64_t gpus = 1, nodes = 1;
+  const int last = mesh().ndim() - 1;
+  for (; atoms; atoms &= atoms - 1) {
+    const SubAxis& a = items_[std::countr_zero(atoms)].axis;
+    (a.axis == last ? gpus : nodes) *= a.size;
+  }
+  return {gpus, nodes};
+}
+
+std::pair<int64_t, int64_t> PlanSpace::MoveGroup(StepKind kind, int x_id, int y_id) const {
+  if (!chains_) return lins::GpusAndNodes(mesh(), MoveAxes(kind, x_id, y_id));
+  const Split &x = *splits_[x_id], &y = *splits_[y_id];
+  if (kind == StepKind::kBroadcast) return GroupOf(x.covers);
+  if (kind == StepKind::kAllGather) return GroupOf(x.covers & ~y.covers);
+  const AxisMask atoms = Differing(x_id, y_id);
+  if (kind != StepKind::kAllToAll) return GroupOf(atoms);
+  for (size_t d = 0; d < x.nodes.size(); ++d) {
+    if (nodes_[x.nodes[d]].depth <= nodes_[y.nodes[d]].depth) continue;
+    AxisMask moved = 0;
+    for (int i : Items(x.nodes[d], y.nodes[d])) moved |= items_[i].covers;
+    return GroupOf(moved);
+  }
+  return GroupOf(atoms);
 }
 
 Layout PlanSpace::ToLayout(int id, const Pending& pending) const {

@@ -10,6 +10,8 @@
 namespace lins {
 
 void BindPolicy(py::module_& m);
+void BindModel(py::module_& m);
+void BindSolving(py::module_& m);
 void BindProfile(py::module_& m);
 
 namespace {
@@ -224,4 +226,6 @@ PYBIND11_MODULE(_planning, m) {
   lins::BindPlans(m);
   lins::BindPolicy(m);
   lins::BindProfile(m);
+  lins::BindModel(m);
+  lins::BindSolving(m);
 }

@@ -6,34 +6,57 @@ Without torch installed, meshes, layouts and planning are there; with it, everyt
 import importlib.util
 
 from lins._planning import (
+    Cluster,
     Layout,
     Mesh,
+    ModelSpec,
     Partial,
+    Plan,
     Profile,
     RedistributionPlan,
     Replicate,
+    Report,
     Shard,
+    Simulation,
+    Unit,
+    diff,
+    explain_frontier,
+    explain_table3,
     legal_plans,
     plan_redistribution,
+    reproduce_table3,
 )
 from lins.errors import Infeasible, LinsError
 from lins.inspection import inspect
+from lins.planner import frontier, solve
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Cluster",
     "Infeasible",
     "Layout",
     "LinsError",
     "Mesh",
+    "ModelSpec",
     "Partial",
+    "Plan",
     "Profile",
     "RedistributionPlan",
     "Replicate",
+    "Report",
     "Shard",
+    "Simulation",
+    "Unit",
+    "diff",
+    "explain_frontier",
+    "explain_table3",
+    "frontier",
     "inspect",
     "legal_plans",
     "plan_redistribution",
+    "reproduce_table3",
+    "solve",
 ]
 
 if importlib.util.find_spec("torch") is not None:

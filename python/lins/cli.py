@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import lins
+from lins import cli_plan
 from lins.cli_common import console, json_option, need_torch, print_json
 from lins.cli_profile import profile
 from lins.errors import LinsError
@@ -73,9 +74,6 @@ _mesh_option = click.option(
 @click.version_option(lins.__version__, prog_name="lins")
 def main() -> None:
     """Data-parallel training with parameters, gradients and optimizer state placed apart."""
-
-
-main.add_command(profile)
 
 
 @main.command()
@@ -267,6 +265,10 @@ def doctor(as_json: bool) -> None:
             value = "\n".join(f"{k}={v}" for k, v in value.items())
         table.add_row(key, escape(str(value or "-")))
     console().print(table)
+
+
+for _command in (profile, *cli_plan.commands):
+    main.add_command(_command)
 
 
 def _facts() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib import util
+from typing import Any
 
 import click
 from rich.console import Console
@@ -11,6 +12,25 @@ from rich.console import Console
 from lins.errors import LinsError
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables.")
+
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class Bytes(click.ParamType):
+    """80G, 64KiB, 77.3e9, 40000000000 -> bytes; K, M, G, T are powers of 1024."""
+
+    name = "BYTES"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        if isinstance(value, int):
+            return value
+        text = value.strip().upper().removesuffix("IB").removesuffix("B")
+        unit = text[-1:] if text[-1:] in _UNITS and not text[-1:].isdigit() else ""
+        try:
+            return int(float(text.removesuffix(unit)) * _UNITS[unit])
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r}: write bytes like 80G or 77.3e9", param, ctx)
 
 
 def console() -> Console:

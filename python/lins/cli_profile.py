@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import Any
 
@@ -11,23 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import lins
-from lins.cli_common import console, json_option, need_torch, print_json
+from lins.cli_common import Bytes, console, json_option, need_torch, print_json
 from lins.errors import LinsError
-
-
-class _Size(click.ParamType):
-    """4096, 64KiB, 1.5MiB, 1GiB."""
-
-    name = "SIZE"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        if isinstance(value, int):
-            return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])i?B?)?", value.strip(), re.IGNORECASE)
-        if not found:
-            self.fail(f"{value!r}: write bytes like 4096, 64KiB or 1GiB", param, ctx)
-        number, unit = found.groups()
-        return int(float(number) * 1024 ** (" KMGT".index(unit.upper()) if unit else 0))
 
 
 @click.command()
@@ -42,8 +26,8 @@ class _Size(click.ParamType):
 )
 @click.option("--quick", is_flag=True, help="About a minute: fewer sizes and meshes.")
 @click.option("--budget", type=click.FloatRange(min=0), help="Seconds for all points together.")
-@click.option("--min-bytes", type=_Size(), default=4096, show_default=True)
-@click.option("--max-bytes", type=_Size(), help="Default: 64MiB on CPUs, 1GiB on GPUs.")
+@click.option("--min-bytes", type=Bytes(), default=4096, show_default=True)
+@click.option("--max-bytes", type=Bytes(), help="Default: 64MiB on CPUs, 1GiB on GPUs.")
 @click.option("--model", help="Up to the largest message of this model: 7B, 13B, 30B.")
 @click.option("--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="Of the messages.")
 @click.option("--name", help="The profile's name. Default: that of the file.")

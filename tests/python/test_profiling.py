@@ -153,7 +153,7 @@ def test_a_damaged_record_is_measured_anew(tmp_path, text):
         (["--processes", "3", "--nodes", "2"], "3 processes on 2 nodes: legal are"),
         (["--processes", "2", "-o", "/nowhere/p.json"], "there is no folder /nowhere"),
         (["--processes", "2", "--model", "7B", "--max-bytes", "1"], "--model says how large"),
-        (["--processes", "2", "--max-bytes", "many"], "write bytes like 4096, 64KiB or 1GiB"),
+        (["--processes", "2", "--max-bytes", "many"], "write bytes like 80G or 77.3e9"),
         (["--processes", "2", "--max-bytes", "1KiB"], "sizes from 4096 to 1024 bytes"),
     ],
 )
