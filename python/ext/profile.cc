@@ -11,6 +11,8 @@
 namespace lins {
 namespace {
 
+using UnitSeconds = std::map<std::string, std::map<std::string, double>>;
+
 void BindPoints(py::module_& m) {
   py::class_<ProfilePoint>(m, "ProfilePoint", "One measured message size of a curve.")
       .def_readonly("bytes", &ProfilePoint::bytes)
@@ -154,6 +156,27 @@ void BindProfile(py::module_& m) {
           },
           py::arg("op"), py::arg("nbytes"), py::kw_only(), py::arg("gpus"), py::arg("nodes") = 1,
           "As time, with .seconds, .extrapolated and .why.")
+      .def(
+          "with_compute",
+          [](const Profile& p, std::optional<double> flops_per_second,
+             std::optional<double> overlap_slowdown, const std::optional<UnitSeconds>& units) {
+            ComputeProfile compute = p.compute();
+            compute.flops_per_second = flops_per_second.value_or(compute.flops_per_second);
+            compute.overlap_slowdown = overlap_slowdown.value_or(compute.overlap_slowdown);
+            if (units) compute.units.clear();
+            for (const auto& [name, seconds] : units.value_or(UnitSeconds())) {
+              if (seconds.size() != 2 || !seconds.contains("forward") ||
+                  !seconds.contains("backward")) {
+                throw Error("unit '" + name + "' needs seconds of 'forward' and 'backward'");
+              }
+              compute.units[name] = {seconds.at("forward"), seconds.at("backward")};
+            }
+            return ValueOrThrow(Profile::Create(p.name(), p.source(), p.gpus_per_node(), p.nodes(),
+                                                p.curves(), std::move(compute), p.environment()));
+          },
+          py::kw_only(), py::arg("flops_per_second") = py::none(),
+          py::arg("overlap_slowdown") = py::none(), py::arg("units") = py::none(),
+          "A copy with what is given of compute replaced; units as lins.measure_units gives them.")
       .def_property_readonly("name", &Profile::name)
       .def_property_readonly("source", &Profile::source, "'measured', 'model', or a citation.")
       .def_property_readonly("gpus_per_node", &Profile::gpus_per_node)

@@ -13,7 +13,6 @@ from lins.errors import LinsError
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables.")
 
-
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -23,6 +22,7 @@ class Bytes(click.ParamType):
     name = "BYTES"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """The number of bytes that a text means."""
         if isinstance(value, int):
             return value
         text = value.strip().upper().removesuffix("IB").removesuffix("B")

@@ -83,7 +83,7 @@ def lins_shard(
     try:
         placement = resolve(policy, mesh, family)
         _check(model, init, param_dtype, grad_dtype, reduce_dtype)
-        plan = _find_units(model, units)
+        plan = find_units(model, units)
         said = repr(placement)
         error: LinsError | None = None
     except LinsError as e:
@@ -136,7 +136,7 @@ def _check(model: nn.Module, init: str, *dtypes: torch.dtype | None) -> None:
             raise LinsValueError(f"{dtype} is no dtype for states: legal are floating-point dtypes")
 
 
-def _find_units(
+def find_units(
     model: nn.Module, rule: UnitRule
 ) -> list[tuple[str, nn.Module, list[tuple[str, nn.Parameter]]]]:
     """[(name, module, its parameters by name)], the root first, in the order of the modules."""
