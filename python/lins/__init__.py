@@ -80,6 +80,7 @@ if importlib.util.find_spec("torch") is not None:
     from lins.profiling.units import measure_units
     from lins.sharding import lins_shard
     from lins.tracing import TraceRecord, trace
+    from lins.watch import Watch
 
     __all__ += [
         "AdamW",
@@ -87,6 +88,7 @@ if importlib.util.find_spec("torch") is not None:
         "Policy",
         "State",
         "TraceRecord",
+        "Watch",
         "clip_grad_norm_",
         "describe",
         "distribute_tensor",

@@ -134,7 +134,7 @@ def test_a_copy_with_other_compute(a800):
     assert p.compute == {"flops_per_second": 1e14, "overlap_slowdown": 1, "units": units}
     assert p.with_compute(overlap_slowdown=1.5).compute["units"] == units
     assert lins.Profile.from_json(p.to_json()).compute == p.compute
-    with pytest.raises(lins.LinsError, match="overlap_slowdown is 0.5"):
+    with pytest.raises(lins.LinsError, match="overlap_slowdown is"):
         a800.with_compute(overlap_slowdown=0.5)
     with pytest.raises(lins.LinsError, match="unit 'x' needs seconds of 'forward'"):
         a800.with_compute(units={"x": {"forward": 1}})

@@ -11,6 +11,7 @@ import lins
 import pytest
 from click.testing import CliRunner
 from lins.cli import main
+from lins.cli_profile import _largest_message
 from lins.profiling.partial import Partial
 
 OPS = {"all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all"}
@@ -163,6 +164,12 @@ def test_mistakes(arguments, why, monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     result = CliRunner().invoke(main, ["profile", *arguments])
     assert result.exit_code == 2 and why in result.output
+
+
+def test_up_to_the_largest_message_of_a_model():
+    largest = max(2 * u.parameters for u in lins.ModelSpec.llama("7B").units)
+    assert largest <= _largest_message("7B") < 2 * largest
+    assert _largest_message("7B").bit_count() == 1
 
 
 def test_a_picture_needs_matplotlib(monkeypatch):

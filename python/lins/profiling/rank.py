@@ -18,9 +18,8 @@ from lins.processes import serve
 from lins.profiling.environment import describe
 from lins.profiling.partial import Key, Partial
 from lins.profiling.progress import Reporter
-from lins.profiling.settings import Settings
+from lins.profiling.settings import DTYPES, Settings
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _COMPUTE_BUDGET = 2.0  # seconds
 _OPS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all")
 
@@ -49,10 +48,10 @@ def measure(s: Settings) -> dict[str, Any] | None:
             reporter.note(partial.load())
         missing = _agreed([t for t in tasks if t not in partial.points])
         try:
-            _measure_all(mesh, missing, len(tasks), partial, s, _DTYPES[dtype], reporter)
+            _measure_all(mesh, missing, len(tasks), partial, s, DTYPES[dtype], reporter)
         finally:
             partial.save()
-        compute = _core.measure_compute(mesh, _COMPUTE_BUDGET, _DTYPES[dtype])
+        compute = _core.measure_compute(mesh, _COMPUTE_BUDGET, DTYPES[dtype])
     if not first:
         return None
     complete = all(t in partial.points for t in tasks)

@@ -6,6 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Self
 
+import torch
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 @dataclass(frozen=True)
 class Settings:
