@@ -44,7 +44,7 @@ def lins_shard(
     units: UnitRule = "block",
     family: str = "planned",
     overlap: bool = True,
-    prefetch: int = 1,
+    prefetch: int | None = None,
     param_dtype: torch.dtype | None = None,
     grad_dtype: torch.dtype | None = None,
     reduce_dtype: torch.dtype | None = None,
@@ -58,12 +58,14 @@ def lins_shard(
         mesh: from lins.init_mesh, or the one that lins.testing.run passes.
         policy: a preset ("ddp", "zero1", "zero2", "zero3", "fsdp2", "hsdp", "mics:8", "zero++:8"),
             factors ("P=1 G=4x1 OS=8x1", also "between=8x1": where P stays from a forward to its
-            backward), or lins.Policy(param=, grad=, optim=).
+            backward), lins.Policy(param=, grad=, optim=), or a lins.Plan of lins.solve(), whose
+            profile then also chooses among collectives.
         units: what is gathered and reduced together: "block" (elements of nn.ModuleLists), "linear"
             (every nn.Linear), or a function module -> bool. What no unit holds is the root's.
-        family: "planned": each state moves by the redistribution of fewest received bytes.
+        family: "planned": each state moves by the redistribution of fewest received bytes, or
+            with a Plan of the least time.
         overlap: communicate while computing.
-        prefetch: how many units are gathered ahead.
+        prefetch: how many units are gathered ahead; default: as many as the plan counts on, or 1.
         param_dtype: of P, e.g. torch.bfloat16; masters stay fp32. Default: as the parameter is.
         grad_dtype: accumulation of gradients. Default: param_dtype.
         reduce_dtype: in which gradients are sent. Default: grad_dtype.
@@ -81,10 +83,10 @@ def lins_shard(
         )
     # A rank that finds a mistake must not leave the others waiting: all compare first.
     try:
-        placement = resolve(policy, mesh, family)
         _check(model, init, param_dtype, grad_dtype, reduce_dtype)
         plan = _find_units(model, units)
-        said = repr(placement)
+        resolved = resolve(policy, mesh, family, [name for name, _, _ in plan])
+        said = str(resolved)
         error: LinsError | None = None
     except LinsError as e:
         error = e
@@ -96,13 +98,17 @@ def lins_shard(
     names = dict(model.named_parameters())
     core = _core.ShardedModel(
         mesh,
-        [(name, params, placement) for name, _, params in plan],
+        [
+            (name, params, placement)
+            for (name, _, params), placement in zip(plan, resolved.placements, strict=True)
+        ],
         overlap=overlap,
-        prefetch=prefetch,
+        prefetch=resolved.prefetch if prefetch is None else prefetch,
         check_init=init == "check",
         param_dtype=param_dtype,
         grad_dtype=grad_dtype,
         reduce_dtype=reduce_dtype,
+        profile=resolved.profile,
     )
     handle = Handle(core, names)
     _share_buffers(model, mesh)
