@@ -201,6 +201,15 @@ double Profile::Seconds(StepKind op, int64_t bytes, int64_t gpus, int64_t nodes)
   return seconds < 0 ? kInfinity : seconds;
 }
 
+absl::Status Profile::CanPrice(int64_t gpus, int64_t nodes) const {
+  for (StepKind op : kProfileOperations) {
+    for (int64_t g : {int64_t{1}, gpus}) {
+      for (int64_t n : {int64_t{1}, nodes}) LINS_RETURN_IF_ERROR(Time(op, 1, g, n).status());
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::vector<Profile::Spike> Profile::Spikes() const {
   std::vector<Spike> out;
   for (const ProfileCurve& c : curves_) {

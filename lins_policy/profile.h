@@ -93,6 +93,9 @@ class Profile : public CostModel {
   // what an all-to-all does. Infinity where Time is an error.
   double Seconds(StepKind op, int64_t bytes, int64_t gpus, int64_t nodes) const override;
 
+  // OK when every group of a mesh of `nodes` x `gpus` ranks has a time for every operation.
+  absl::Status CanPrice(int64_t gpus, int64_t nodes) const;
+
   const std::string& name() const { return name_; }
   const std::string& source() const { return source_; }  // "measured", "model", or a citation
   int64_t gpus_per_node() const { return gpus_per_node_; }

@@ -1,5 +1,4 @@
 // lins._planning: meshes, layouts and redistribution plans, without torch.
-#include <cmath>
 #include <memory>
 #include <optional>
 
@@ -201,14 +200,11 @@ void BindPlans(py::module_& m) {
         options.max_peak_bytes = max_peak_bytes;
         const std::unique_ptr<CostModel> model = ToCostModel(std::move(priced_by));
         options.cost_model = model.get();
-        const auto plan = ValueOrThrow(PlanRedistribution(src, dst, itemsize, options));
-        const auto* profile = dynamic_cast<const Profile*>(model.get());
-        if (profile && !std::isfinite(plan.seconds)) {
-          throw Error(absl::StrCat("profile '", profile->name(), "' of ", profile->gpus_per_node(),
-                                   " GPUs per node x ", profile->nodes(),
-                                   " nodes has no times for groups of ", src.mesh().ToString()));
+        if (const auto* profile = dynamic_cast<const Profile*>(model.get())) {
+          const int64_t gpus = src.mesh().shape().back();
+          ThrowIfError(profile->CanPrice(gpus, src.mesh().size() / gpus));
         }
-        return plan;
+        return ValueOrThrow(PlanRedistribution(src, dst, itemsize, options));
       },
       py::arg("src"), py::arg("dst"), py::arg("itemsize") = 4, py::arg("profile") = py::none(),
       py::arg("max_peak_bytes") = py::none(),

@@ -6,9 +6,12 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "lins_policy/measure_plan.h"
 
 namespace lins {
 namespace {
+
+using UnitSeconds = std::map<std::string, std::map<std::string, double>>;
 
 void BindPoints(py::module_& m) {
   py::class_<ProfilePoint>(m, "ProfilePoint", "One measured message size of a curve.")
@@ -87,15 +90,6 @@ py::dict ComputeDict(const Profile& p) {
 
 }  // namespace
 
-StepKind ParseProfileOp(const std::string& name) {
-  for (StepKind op : {StepKind::kAllGather, StepKind::kReduceScatter, StepKind::kAllReduce,
-                      StepKind::kBroadcast, StepKind::kAllToAll}) {
-    if (name == StepKindName(op)) return op;
-  }
-  throw Error("unknown operation '" + name +
-              "': profiles time all_gather, reduce_scatter, all_reduce, broadcast and all_to_all");
-}
-
 Profile ToProfile(const py::object& profile) {
   if (py::isinstance<Profile>(profile)) return profile.cast<Profile>();
   if (py::isinstance<py::str>(profile) || py::hasattr(profile, "__fspath__")) {
@@ -162,6 +156,27 @@ void BindProfile(py::module_& m) {
           },
           py::arg("op"), py::arg("nbytes"), py::kw_only(), py::arg("gpus"), py::arg("nodes") = 1,
           "As time, with .seconds, .extrapolated and .why.")
+      .def(
+          "with_compute",
+          [](const Profile& p, std::optional<double> flops_per_second,
+             std::optional<double> overlap_slowdown, const std::optional<UnitSeconds>& units) {
+            ComputeProfile compute = p.compute();
+            compute.flops_per_second = flops_per_second.value_or(compute.flops_per_second);
+            compute.overlap_slowdown = overlap_slowdown.value_or(compute.overlap_slowdown);
+            if (units) compute.units.clear();
+            for (const auto& [name, seconds] : units.value_or(UnitSeconds())) {
+              if (seconds.size() != 2 || !seconds.contains("forward") ||
+                  !seconds.contains("backward")) {
+                throw Error("unit '" + name + "' needs seconds of 'forward' and 'backward'");
+              }
+              compute.units[name] = {seconds.at("forward"), seconds.at("backward")};
+            }
+            return ValueOrThrow(Profile::Create(p.name(), p.source(), p.gpus_per_node(), p.nodes(),
+                                                p.curves(), std::move(compute), p.environment()));
+          },
+          py::kw_only(), py::arg("flops_per_second") = py::none(),
+          py::arg("overlap_slowdown") = py::none(), py::arg("units") = py::none(),
+          "A copy with what is given of compute replaced; units as lins.measure_units gives them.")
       .def_property_readonly("name", &Profile::name)
       .def_property_readonly("source", &Profile::source, "'measured', 'model', or a citation.")
       .def_property_readonly("gpus_per_node", &Profile::gpus_per_node)
@@ -185,6 +200,20 @@ void BindProfile(py::module_& m) {
                       [](const py::str& text) {
                         return ValueOrThrow(Profile::FromJson(text.cast<std::string>(), "pickle"));
                       }));
+  m.def(
+      "measurements",
+      [](int64_t gpus_per_node, int64_t nodes, int64_t min_bytes, int64_t max_bytes, int64_t factor,
+         bool sub_meshes) {
+        py::list out;
+        const MeasureGrid grid{min_bytes, max_bytes, factor, sub_meshes};
+        for (const MeasureTask& t : ValueOrThrow(PlanMeasurements(gpus_per_node, nodes, grid))) {
+          out.append(py::make_tuple(Str(StepKindName(t.op)), t.gpus, t.nodes, t.bytes));
+        }
+        return out;
+      },
+      py::arg("gpus_per_node"), py::arg("nodes"), py::kw_only(), py::arg("min_bytes"),
+      py::arg("max_bytes"), py::arg("factor"), py::arg("sub_meshes"),
+      "[(op, gpus, nodes, bytes)] that a profile consists of, most useful first.");
 }
 
 }  // namespace lins

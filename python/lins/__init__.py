@@ -72,10 +72,12 @@ if importlib.util.find_spec("torch") is not None:
         zeros,
     )
     from lins.access import State, memory, micro_batch, states, unsharded
+    from lins.description import describe
     from lins.guards import no_communication
     from lins.live import init_mesh
     from lins.optimizers import AdamW, clip_grad_norm_
     from lins.policy import Policy
+    from lins.profiling.units import measure_units
     from lins.sharding import lins_shard
     from lins.tracing import TraceRecord, trace
 
@@ -86,11 +88,13 @@ if importlib.util.find_spec("torch") is not None:
         "State",
         "TraceRecord",
         "clip_grad_norm_",
+        "describe",
         "distribute_tensor",
         "empty",
         "full",
         "init_mesh",
         "lins_shard",
+        "measure_units",
         "memory",
         "micro_batch",
         "no_communication",

@@ -11,25 +11,7 @@ import click
 from rich.console import Console
 
 import lins
-
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables.")
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-class _Bytes(click.ParamType):
-    """80G, 77.3e9, 40000000000 -> bytes; K, M, G, T are powers of 1024."""
-
-    name = "BYTES"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        if isinstance(value, int):
-            return value
-        text = value.strip().upper().removesuffix("IB").removesuffix("B")
-        unit = text[-1:] if text[-1:] in _UNITS and not text[-1:].isdigit() else ""
-        try:
-            return int(float(text.removesuffix(unit)) * _UNITS[unit])
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r}: write bytes like 80G or 77.3e9", param, ctx)
+from lins.cli_common import Bytes, json_option
 
 
 class _Scale(click.ParamType):
@@ -60,8 +42,8 @@ _PROBLEM = [
     click.option("--recompute", type=click.Choice(["none", "full"]), default="none"),
     click.option("--nodes", type=int, default=1, show_default=True),
     click.option("--gpus", type=int, default=8, show_default=True, help="GPUs of a node."),
-    click.option("--memory", type=_Bytes(), default="80G", show_default=True, help="Of one GPU."),
-    click.option("--quota", type=_Bytes(), help="What a scheduler lets the job use of it."),
+    click.option("--memory", type=Bytes(), default="80G", show_default=True, help="Of one GPU."),
+    click.option("--quota", type=Bytes(), help="What a scheduler lets the job use of it."),
     click.option("--profile", default="a800", show_default=True, help="A shipped name or a path."),
     click.option("--tensor-parallel", type=int, default=1),
     click.option("--pipeline-parallel", type=int, default=1),
@@ -70,7 +52,7 @@ _PROBLEM = [
     click.option("--objective", type=click.Choice(["step", "comm"]), default="step"),
     click.option("--space", type=click.Choice(["paper", "nested", "full"]), default="nested"),
     click.option("--family", type=click.Choice(["planned", "paper"]), default="planned"),
-    click.option("--cap", type=_Bytes(), help="Of one GPU, instead of its memory or quota."),
+    click.option("--cap", type=Bytes(), help="Of one GPU, instead of its memory or quota."),
     click.option("--per-unit", is_flag=True, help="A choice per unit, not one for all."),
     click.option("--split-repeats", is_flag=True, help="Copies of a unit choose for themselves."),
     click.option("--tie-epsilon", type=float, default=0.02, show_default=True),
@@ -127,7 +109,7 @@ def _show(report: lins.Report, as_json: bool) -> None:
 @click.command()
 @_problem
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="plan.json")
-@_json_option
+@json_option
 def plan(out: Path | None, as_json: bool, **options: Any) -> None:
     """Solve for the cheapest placement of P, G and OS within the memory, and explain it.
 
@@ -149,7 +131,7 @@ _plan_argument = click.argument("path", type=click.Path(dir_okay=False, path_typ
 @click.command()
 @_plan_argument
 @click.option("--unit", help="One unit: its collectives, and every policy it could have.")
-@_json_option
+@json_option
 def explain(path: Path, unit: str | None, as_json: bool) -> None:
     """Explain a saved plan, or one unit of it."""
     saved = lins.Plan.load(path)
@@ -158,7 +140,7 @@ def explain(path: Path, unit: str | None, as_json: bool) -> None:
 
 @click.command("what-if")
 @_plan_argument
-@click.option("--cap", type=_Bytes(), help="Of one GPU's memory.")
+@click.option("--cap", type=Bytes(), help="Of one GPU's memory.")
 @click.option("--nodes", type=int)
 @click.option("-m", "--micro-batches", type=int)
 @click.option("--micro-batch", type=int, help="Sequences at once.")
@@ -168,7 +150,7 @@ def explain(path: Path, unit: str | None, as_json: bool) -> None:
 @click.option("--profile", help="A shipped name or a path.")
 @click.option("--policy", help="Price this one: zero3, 'P=1 G=4x1 OS=8x1'.")
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="plan.json")
-@_json_option
+@json_option
 def what_if(path: Path, cap: int | None, out: Path | None, as_json: bool, **changes: Any) -> None:
     """Solve a saved plan's problem again with changes, and show what differs."""
     saved = lins.Plan.load(path)
@@ -184,7 +166,7 @@ def what_if(path: Path, cap: int | None, out: Path | None, as_json: bool, **chan
 @click.command()
 @click.argument("first", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("second", type=click.Path(dir_okay=False, path_type=Path))
-@_json_option
+@json_option
 def diff(first: Path, second: Path, as_json: bool) -> None:
     """Compare two saved plans: inputs, placements, costs, memory."""
     _show(lins.diff(lins.Plan.load(first), lins.Plan.load(second)), as_json)
@@ -193,7 +175,7 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
 @click.command()
 @_problem
 @click.option("--points", type=click.IntRange(min=2), default=16, help="Caps, with --per-unit.")
-@_json_option
+@json_option
 def frontier(points: int, as_json: bool, **options: Any) -> None:
     """Show time against memory: plans that no other beats in both."""
     spec, cluster, settings = _inputs(options)
@@ -203,7 +185,7 @@ def frontier(points: int, as_json: bool, **options: Any) -> None:
 @click.command()
 @_plan_argument
 @click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Chrome trace.")
-@_json_option
+@json_option
 def simulate(path: Path, trace: Path | None, as_json: bool) -> None:
     """Run one training step of a saved plan as events."""
     saved = lins.Plan.load(path)
@@ -225,7 +207,7 @@ def simulate(path: Path, trace: Path | None, as_json: bool) -> None:
 
 
 @click.command()
-@_json_option
+@json_option
 def table3(as_json: bool) -> None:
     """Find the three plans of the paper again, and show what decides them."""
     _show(lins.explain_table3(), as_json)

@@ -103,7 +103,7 @@ TEST(ProfileCurve, BetweenRegimesEachLineGoesOnUntilTheyMeet) {
 }
 
 TEST(ProfileCurve, BetweenRegimesStraightWhereTheSecondIsFasterFromTheStart) {
-  std::vector<ProfilePoint> points = Line(12, 16, 0, 1e-8);  // 0.66 ms at 2^16
+  std::vector<ProfilePoint> points = Line(12, 16, 0, 1e-8);                 // 0.66 ms at 2^16
   for (const ProfilePoint& p : Line(19, 24, 0, 3e-9)) points.push_back(p);  // 1.57 ms at 2^19
   const FittedCurve c = FitCurve(points);
   ASSERT_EQ(c.changes.size(), 1);

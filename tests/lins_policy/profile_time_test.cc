@@ -178,6 +178,9 @@ TEST(ProfileTime, OneNodeSaysNothingOfTwo) {
             "profile 'one': all_gather was measured on 4x1 (GPUs per node x nodes), which says "
             "nothing of 8x2");
   EXPECT_EQ(p.Seconds(StepKind::kAllGather, kMiB, 8, 2), HUGE_VAL);
+  EXPECT_TRUE(p.CanPrice(8, 1).ok());
+  EXPECT_FALSE(p.CanPrice(8, 2).ok());
+  EXPECT_FALSE(p.CanPrice(9, 1).ok());
   // Fewer GPUs take what the fewest measured take, more continue from one GPU, which takes nothing.
   EXPECT_DOUBLE_EQ(p.Time(StepKind::kAllGather, kMiB, 2, 1)->seconds, 1e-3);
   EXPECT_DOUBLE_EQ(p.Time(StepKind::kAllGather, kMiB, 8, 1)->seconds, 1.5e-3);

@@ -128,6 +128,18 @@ def test_a_model_is_labelled_and_follows_its_links():
         lins.Profile.model(nodes=2, inter_latency=-1)
 
 
+def test_a_copy_with_other_compute(a800):
+    units = {"layers": {"forward": 0.1, "backward": 0.2}}
+    p = a800.with_compute(flops_per_second=1e14, units=units)
+    assert p.compute == {"flops_per_second": 1e14, "overlap_slowdown": 1, "units": units}
+    assert p.with_compute(overlap_slowdown=1.5).compute["units"] == units
+    assert lins.Profile.from_json(p.to_json()).compute == p.compute
+    with pytest.raises(lins.LinsError, match="overlap_slowdown is 0.5"):
+        a800.with_compute(overlap_slowdown=0.5)
+    with pytest.raises(lins.LinsError, match="unit 'x' needs seconds of 'forward'"):
+        a800.with_compute(units={"x": {"forward": 1}})
+
+
 MESH = lins.Mesh((2, 8), ("node", "gpu"))
 
 
@@ -154,8 +166,11 @@ def test_plans_take_a_profile_a_name_or_a_path(a800, tmp_path):
 
 def test_a_mesh_that_the_profile_cannot_price_is_an_error():
     mesh = lins.Mesh((2, 16), ("node", "gpu"))
-    with pytest.raises(lins.LinsError, match="profile 'a800' of 8 GPUs per node x 16 nodes has no"):
+    with pytest.raises(lins.LinsError, match="mesh 16x1 on profile 'a800': legal are 1 to 8 GPUs"):
         plan("a800", mesh)
+    one_node = lins.Profile.from_json(json.dumps(table()))
+    with pytest.raises(lins.LinsError, match=r"measured on 4x1 .* says nothing of 1x2"):
+        plan(one_node, lins.Mesh((2, 4), ("node", "gpu")))
 
 
 def test_works_without_torch(tmp_path):
