@@ -158,7 +158,8 @@ std::string PointJson(const ProfilePoint& p) {
   if (p.stddev != 0) absl::StrAppend(&out, ",\"stddev\":", Digits(p.stddev));
   if (p.samples != 1) absl::StrAppend(&out, ",\"samples\":", p.samples);
   if (!p.algorithm.empty()) absl::StrAppend(&out, ",\"algorithm\":", Quoted(p.algorithm));
-  return out + "}";
+  absl::StrAppend(&out, "}");
+  return out;
 }
 
 std::string CurveJson(const ProfileCurve& c) {
