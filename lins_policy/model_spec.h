@@ -19,9 +19,9 @@ namespace lins {
 // Parameters that are gathered and reduced together.
 struct Unit {
   std::string name;
-  int64_t parameters = 0;  // elements, frozen ones included; a tied parameter counts once
-  int64_t repeat = 1;      // so many units alike, one after another
-  int64_t frozen = 0;      // of `parameters`: they have no gradient and no optimizer state
+  int64_t parameters = 0;        // elements, frozen ones included; a tied parameter counts once
+  int64_t repeat = 1;            // so many units alike, one after another
+  int64_t frozen = 0;            // of `parameters`: they have no gradient and no optimizer state
   double forward_flops = 0;      // of one micro-batch; a backward takes twice as many
   int64_t activation_bytes = 0;  // kept from a forward to its backward, one micro-batch
   int64_t boundary_bytes = 0;    // kept in its place under recomputation: the unit's inputs

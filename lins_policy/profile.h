@@ -75,9 +75,8 @@ class Profile : public CostModel {
   static absl::StatusOr<Profile> Model(const LinkModel& links);  // source() is "model"
   // Checked as a file is: operations missing, times not positive, sizes twice, meshes beyond the
   // cluster are errors.
-  static absl::StatusOr<Profile> Create(std::string name, std::string source,
-                                        int64_t gpus_per_node, int64_t nodes,
-                                        std::vector<ProfileCurve> curves,
+  static absl::StatusOr<Profile> Create(std::string name, std::string source, int64_t gpus_per_node,
+                                        int64_t nodes, std::vector<ProfileCurve> curves,
                                         ComputeProfile compute = {},
                                         std::map<std::string, std::string> environment = {});
   static std::vector<std::string> ShippedNames();

@@ -11,7 +11,7 @@
 #include "dtensor/execute.h"
 #include "placement/redistribution.h"
 #include "tests/comm/ranks.h"
-#include "tests/proofs/live_bytes.h"
+#include "tests/proofs/memory_meter.h"
 #include "tests/proofs/plain_arrays.h"
 
 namespace lins::testing {
@@ -66,9 +66,9 @@ struct Slot {
     const int64_t rank = mesh.rank();
     const int trace = context.StartTrace();
     {
-      const LiveBytes live;
+      const MemoryMeter meter;
       out[rank] = Execute(*plan, in[rank], mesh);
-      peak[rank] = live.peak() + static_cast<int64_t>(in[rank].nbytes());
+      peak[rank] = meter.peak() + static_cast<int64_t>(in[rank].nbytes());
     }
     for (const TraceRecord& record : context.Trace(trace)) {
       received[rank] += record.recv_bytes;
@@ -92,8 +92,8 @@ struct Slot {
     }
     std::vector<double> whole;
     for (int64_t e = 0; e < src.numel(); ++e) {
-      whole.push_back(Together(
-          src, 0, [&](int64_t peer) { return Contribution(src, peer, e, what->seed); }));
+      whole.push_back(
+          Together(src, 0, [&](int64_t peer) { return Contribution(src, peer, e, what->seed); }));
     }
     for (int64_t r = 0; r < ranks; ++r) {
       const std::vector<int64_t> held = Elements(dst, r);
@@ -111,6 +111,9 @@ struct Slot {
   std::string CheckVolumes() const {
     int64_t worst = 0;
     for (size_t r = 0; r < out.size(); ++r) {
+      if (const int64_t live = LiveBytes(*plan, r); peak[r] > live) {
+        return absl::StrCat("rank ", r, " had ", peak[r], " bytes alive, the plan says ", live);
+      }
       int64_t planned = 0;
       for (const Step& s : plan->steps) planned += RecvBytes(s, r, plan->itemsize);
       worst = std::max(worst, received[r]);
@@ -128,7 +131,7 @@ struct Slot {
 
 Tally RunCases(int64_t ranks, int64_t count,
                const std::function<std::optional<Case>(int64_t)>& make) {
-  const LiveBytes install;
+  const MemoryMeter install;
   const auto worlds = World::Threads(ranks, 30.0);
   std::vector<Slot> slots(kBatch * ranks);
   std::atomic<bool> failed = false;
@@ -162,8 +165,7 @@ Tally RunCases(int64_t ranks, int64_t count,
         }
       }
     };
-    for (int64_t begin = 0; begin < count && !stop;
-         begin += static_cast<int64_t>(slots.size())) {
+    for (int64_t begin = 0; begin < count && !stop; begin += static_cast<int64_t>(slots.size())) {
       each(begin, rank, ranks, [&](Slot& slot, int64_t i) { slot.Prepare(make(i)); });
       barrier.arrive_and_wait();
       if (!stop) {

@@ -22,7 +22,7 @@ struct Case {
 
 struct Tally {
   int64_t cases = 0, steps = 0, collectives = 0;
-  int64_t recv_bytes = 0;  // over all ranks
+  int64_t recv_bytes = 0;             // over all ranks
   std::vector<std::string> failures;  // the first few, each with its plan
 };
 
@@ -30,7 +30,7 @@ struct Tally {
 // world. make is called once for each number, by any thread. For each case:
 //   - the elements that each rank ends with make the values that the source's make, exactly;
 //   - each rank receives, by its trace, what the plan says, and the worst one plan.recv_bytes;
-//   - the tensors alive at once on a rank, input included, take no more than PeakBytes says.
+//   - the tensors alive at once on each rank take no more bytes than LiveBytes says.
 // Stops at the first batch with a failure.
 Tally RunCases(int64_t ranks, int64_t count,
                const std::function<std::optional<Case>(int64_t)>& make);

@@ -140,7 +140,8 @@ inline double Contribution(const Layout& layout, int64_t rank, int64_t element, 
   if (partials.empty()) return kWhole * (static_cast<double>(mix(99, 0) % 19) - 9);
   double sum = 0;
   for (size_t t = 0; t < partials.size(); ++t) {
-    const uint64_t x = mix(t, static_cast<uint64_t>(IndexAlong(layout.mesh(), partials[t].axes, rank)));
+    const uint64_t x =
+        mix(t, static_cast<uint64_t>(IndexAlong(layout.mesh(), partials[t].axes, rank)));
     switch (partials[t].op) {
       case ReduceOp::kProduct:
         sum += kFactors[x % 4];

@@ -19,7 +19,7 @@
 namespace lins::testing {
 namespace {
 
-constexpr int64_t kCases = 10'800;
+constexpr int64_t kCases = 24'000;
 constexpr int64_t kMostRanks = 12;
 
 TEST(Random, RedistributionsOnMeshesOfUpToTwelveRanksAreExact) {
@@ -48,15 +48,16 @@ TEST(Random, RedistributionsOnMeshesOfUpToTwelveRanksAreExact) {
     const Tally tally = RunCases(ranks, count / kMostRanks, [&](int64_t i) {
       return RandomCase(ranks, base + static_cast<uint64_t>(i));
     });
-    EXPECT_TRUE(tally.failures.empty())
-        << "on " << ranks << " ranks\n" << absl::StrJoin(tally.failures, "\n\n");
+    EXPECT_TRUE(tally.failures.empty()) << "on " << ranks << " ranks\n"
+                                        << absl::StrJoin(tally.failures, "\n\n");
     cases += tally.cases;
     steps += tally.steps;
     collectives += tally.collectives;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    std::cout << absl::StrFormat("random, up to %d ranks, seeds from %d: %d cases, %d steps, "
-                                 "%d collectives, %.0f s\n",
-                                 ranks, base, cases, steps, collectives, took.count())
+    std::cout << absl::StrFormat(
+                     "random, up to %d ranks, seeds from %d: %d cases, %d steps, "
+                     "%d collectives, %.0f s\n",
+                     ranks, base, cases, steps, collectives, took.count())
               << std::flush;
   }
 }

@@ -1,4 +1,4 @@
-#include "tests/proofs/live_bytes.h"
+#include "tests/proofs/memory_meter.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -8,7 +8,7 @@
 
 namespace lins::testing {
 
-struct LiveBytes::Meter {
+struct MemoryMeter::Meter {
   std::mutex mutex;  // a tensor may be freed by another thread than its own
   int64_t live = 0, peak = 0, largest = 0;
 
@@ -22,11 +22,11 @@ struct LiveBytes::Meter {
 
 namespace {
 
-thread_local std::shared_ptr<LiveBytes::Meter> current;
+thread_local std::shared_ptr<MemoryMeter::Meter> current;
 
 struct Counted {
   c10::DataPtr data;
-  std::shared_ptr<LiveBytes::Meter> meter;
+  std::shared_ptr<MemoryMeter::Meter> meter;
   int64_t bytes;
 };
 
@@ -55,7 +55,7 @@ class CountingAllocator : public c10::Allocator {
 
 }  // namespace
 
-LiveBytes::LiveBytes() : meter_(std::make_shared<Meter>()) {
+MemoryMeter::MemoryMeter() : meter_(std::make_shared<Meter>()) {
   static const bool installed = [] {
     c10::SetCPUAllocator(new CountingAllocator(c10::GetCPUAllocator()), /*priority=*/1);
     return true;
@@ -64,14 +64,14 @@ LiveBytes::LiveBytes() : meter_(std::make_shared<Meter>()) {
   current = meter_;
 }
 
-LiveBytes::~LiveBytes() { current = nullptr; }
+MemoryMeter::~MemoryMeter() { current = nullptr; }
 
-int64_t LiveBytes::peak() const {
+int64_t MemoryMeter::peak() const {
   std::lock_guard lock(meter_->mutex);
   return meter_->peak;
 }
 
-int64_t LiveBytes::largest() const {
+int64_t MemoryMeter::largest() const {
   std::lock_guard lock(meter_->mutex);
   return meter_->largest;
 }
