@@ -51,7 +51,8 @@ TEST(PlainArrays, ContributionsMakeValuesByTheDefinitionOfTheOperation) {
 
 TEST(RunCases, ReportsTheCaseThatFails) {
   const Mesh mesh = *Mesh::Create({2, 2}, {"a", "b"});
-  const Layout r = *Layout::Parse("R", {4}, mesh), product = *Layout::Parse("+product(a)", {4}, mesh);
+  const Layout r = *Layout::Parse("R", {4}, mesh),
+               product = *Layout::Parse("+product(a)", {4}, mesh);
   const Tally tally = RunCases(4, 100, [&](int64_t i) -> std::optional<Case> {
     if (i % 2 == 1) return std::nullopt;
     return Case{r, i == 50 ? product : r, static_cast<uint64_t>(i)};
