@@ -22,8 +22,8 @@ int64_t First(const at::Tensor& line, bool max) {
 
 TEST_P(ArgMaxSweep, InTheFlattenedTensorAndAlongEachDimension) {
   Run([](const LiveMesh& mesh) {
-    for (const Sizes& shape : {Sizes{5}, Sizes{8}, Sizes{1}, Sizes{3, 5}, Sizes{4, 4}, Sizes{5, 1},
-                               Sizes{1, 9}}) {
+    for (const Sizes& shape :
+         {Sizes{5}, Sizes{8}, Sizes{1}, Sizes{3, 5}, Sizes{4, 4}, Sizes{5, 1}, Sizes{1, 9}}) {
       const at::Tensor a = Whole(shape).remainder(4);  // with equals
       for (const std::string& layout : LayoutsOf(static_cast<int64_t>(shape.size()))) {
         const DTensor x = Place(a, mesh, layout);
@@ -52,8 +52,8 @@ TEST(ArgMax, NanIsAboveAllAndInfinityIsNotAnEmptyShard) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float inf = std::numeric_limits<float>::infinity();
   OnMesh({2, 2}, [&](const LiveMesh& mesh) {
-    for (const char* layout : {"R", "S0(gpu)", "S0(gpu,node)", "S0(node,gpu)", "F(gpu)",
-                               "F(node,gpu)", "O(gpu; 1)"}) {
+    for (const char* layout :
+         {"R", "S0(gpu)", "S0(gpu,node)", "S0(node,gpu)", "F(gpu)", "F(node,gpu)", "O(gpu; 1)"}) {
       const DTensor x = Place(at::tensor({1.f, 7.f, 2.f, 7.f, nan, 7.f, nan}), mesh, layout);
       EXPECT_EQ(Item(ArgMax(x)).toLong(), 4) << layout;
       EXPECT_EQ(Item(ArgMin(x)).toLong(), 4) << layout;

@@ -169,11 +169,11 @@ TEST(ElementwiseRules, ScalingLeavesSumsAndAveragesPendingAndAllElseReduces) {
       EXPECT_EQ(none, Strings());
       EXPECT_TRUE(Same(Div(x, two), a / 2) && Same(Neg(x), -a) && Same(Mul(two, x), a * 2));
       const std::function<DTensor()> reducing[] = {
-          [&] { return Add(x, two); }, [&] { return Sub(two, x); },
-          [&] { return Div(two, x); }, [&] { return Abs(x); },
-          [&] { return Norm(x); },     [&] { return Max(x); },
-          [&] { return Min(x); },      [&] { return ArgMax(x); },
-          [&] { return Mul(x, x); },   [&] { return Binary(BinaryOp::kLt, x, two); },
+          [&] { return Add(x, two); },      [&] { return Sub(two, x); },
+          [&] { return Div(two, x); },      [&] { return Abs(x); },
+          [&] { return Norm(x); },          [&] { return Max(x); },
+          [&] { return Min(x); },           [&] { return ArgMax(x); },
+          [&] { return Mul(x, x); },        [&] { return Binary(BinaryOp::kLt, x, two); },
           [&] { return To(x, at::kFloat); }};
       for (const auto& fn : reducing) {
         std::optional<DTensor> y;
@@ -213,8 +213,9 @@ TEST(ElementwiseRules, MistakesNameBothSides) {
                 "add: shapes (4, 6) and (4,) do not broadcast: sizes 6 and 4 at dimension 1");
     const LiveMesh other = LiveMesh::Create(mesh.world_ptr(), {2, 1}, {"p", "q"});
     const DTensor z = DTensor::Distribute(Whole({4, 6}), other, "R");
-    ExpectError([&] { Mul(x, z); },
-                "mul: the operands live on different meshes, Mesh(node=1, gpu=2) and Mesh(p=2, q=1)");
+    ExpectError(
+        [&] { Mul(x, z); },
+        "mul: the operands live on different meshes, Mesh(node=1, gpu=2) and Mesh(p=2, q=1)");
     ExpectError([&] { Binary(BinaryOp::kAdd, c10::Scalar(1), c10::Scalar(2)); },
                 "add: neither operand is a DTensor");
   });

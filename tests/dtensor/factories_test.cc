@@ -16,8 +16,7 @@ TEST_P(Factories, RandomNumbersAreTheSameUnderEveryLayoutWithoutCommunication) {
       const Shape shape(sizes.begin(), sizes.end());
       for (const auto make : {Rand, RandN}) {
         for (at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
-          const at::Tensor want =
-              make(Layout::Replicated(shape, mesh), mesh, 3, dtype).ToLocal();
+          const at::Tensor want = make(Layout::Replicated(shape, mesh), mesh, 3, dtype).ToLocal();
           EXPECT_EQ(want.scalar_type(), dtype);
           for (const std::string& text : LayoutsOf(2)) {
             const Layout layout = ValueOrThrow(Layout::Parse(text, shape, mesh));

@@ -8,7 +8,7 @@
 namespace lins::testing {
 namespace {
 
-const char* const kComplete[] = {"R",         "S0(gpu)",           "S1(node,gpu)", "S0(gpu) S1(node)",
+const char* const kComplete[] = {"R",           "S0(gpu)",  "S1(node,gpu)", "S0(gpu) S1(node)",
                                  "F(gpu,node)", "O(gpu; 1)"};
 const char* const kPending[] = {"+sum(gpu)", "S0(gpu) +sum(node)", "+avg(node,gpu)",
                                 "+avg(gpu) +sum(node)"};
@@ -104,8 +104,8 @@ TEST_P(Gradients, OfArithmeticBroadcastOrNotAreThoseOfTheWholeTensors) {
           [](const DTensor& a, const DTensor& b) {
             return Add(Div(a, b), Div(c10::Scalar(2.0), Abs(Neg(a))));
           },
-          [](const at::Tensor& a, const at::Tensor& b) { return a / b + 2 / (-a).abs(); },
-          matrices, qs);
+          [](const at::Tensor& a, const at::Tensor& b) { return a / b + 2 / (-a).abs(); }, matrices,
+          qs);
     }
   });
 }
@@ -206,8 +206,8 @@ TEST(GradientRules, PendingExtremaShareTheGradientAmongEquals) {
             .requires_grad_();
     const DTensor x = DTensor::FromLocal(mine, mesh, "+max(gpu)", Shape{2});
     (x.FullTensor() * 6).sum().backward();
-    const at::Tensor want = at::tensor(mesh.rank() == 0 ? std::vector<double>{0, 3}
-                                                        : std::vector<double>{6, 3});
+    const at::Tensor want =
+        at::tensor(mesh.rank() == 0 ? std::vector<double>{0, 3} : std::vector<double>{6, 3});
     EXPECT_TRUE(at::equal(mine.grad(), want)) << mine.grad();
   });
 }

@@ -59,7 +59,8 @@ TEST(MatMulRules, RowsColumnsAndContractionsAreLocal) {
 TEST(MatMulRules, ShapesThatDoNotMultiplyAreNamed) {
   OnMesh({1, 2}, [](const LiveMesh& mesh) {
     const DTensor x = Place(Whole({4, 6}), mesh, "S0(gpu)"), v = Place(Whole({6}), mesh, "R");
-    ExpectError([&] { MatMul(x, x); }, "matmul: shapes (4, 6) and (4, 6) are not (m, k) and (k, n)");
+    ExpectError([&] { MatMul(x, x); },
+                "matmul: shapes (4, 6) and (4, 6) are not (m, k) and (k, n)");
     ExpectError([&] { MatMul(x, v); }, "matmul: shapes (4, 6) and (6,)");
     ExpectError([&] { MatMul(x, Place(Whole({6, 2}, 0, at::kDouble), mesh, "R")); }, "matmul of");
   });

@@ -35,8 +35,8 @@ class Reductions : public OnMeshes {
           const DTensor x = Place(a, mesh, layout);
           for (const Dims& dims : DimsOf(shape.size())) {
             for (bool keepdim : {false, true}) {
-              const std::string what = absl::StrCat(Describe(x.layout()), " over dimensions ",
-                                                    absl::StrJoin(dims, ","));
+              const std::string what =
+                  absl::StrCat(Describe(x.layout()), " over dimensions ", absl::StrJoin(dims, ","));
               check(x, a, dims, keepdim, what);
             }
           }
@@ -173,7 +173,8 @@ TEST(ReductionRules, OverNoElementsASumIsZeroAndAMeanNan) {
 TEST(ReductionRules, MistakesNameTheDimensionAndTheShape) {
   OnMesh({1, 2}, [](const LiveMesh& mesh) {
     const DTensor x = Place(Whole({4, 6}, 0, at::kDouble), mesh, "S0(gpu)");
-    ExpectError([&] { Sum(x, {2}); }, "sum: dimension 2 is outside shape (4, 6): legal are -2 to 1");
+    ExpectError([&] { Sum(x, {2}); },
+                "sum: dimension 2 is outside shape (4, 6): legal are -2 to 1");
     ExpectError([&] { Sum(x, {0, -2}); }, "sum: dimension 0 is given twice");
     ExpectError([&] { Norm(x, 3); }, "p=3 is not 1, 2 or inf");
     ExpectError([&] { Mean(To(x, at::kLong)); }, "mean needs a floating-point");

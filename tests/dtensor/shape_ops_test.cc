@@ -38,8 +38,7 @@ TEST_P(ShapeOps, EveryReshapeOfEveryLayoutIsRightOrRefused) {
           const DTensor x = Place(a, mesh, layout);
           for (const Sizes& to : shapes) {
             const bool is_same = to == from;
-            const bool ran =
-                IsRightOrRefused(mesh, a.reshape(to), [&] { return Reshape(x, to); });
+            const bool ran = IsRightOrRefused(mesh, a.reshape(to), [&] { return Reshape(x, to); });
             done += ran;
             if (is_same || layout == "R" || layout[0] == 'F' || layout[0] == 'O' ||
                 layout[0] == '+') {
@@ -55,7 +54,8 @@ TEST_P(ShapeOps, EveryReshapeOfEveryLayoutIsRightOrRefused) {
 
 TEST_P(ShapeOps, TransposesOfEveryLayoutAreRightAndOfFlatShardsRefused) {
   Run([](const LiveMesh& mesh) {
-    for (const Sizes& shape : {Sizes{3, 5}, Sizes{4, 4}, Sizes{5, 1}, Sizes{0, 3}, Sizes{2, 3, 4}}) {
+    for (const Sizes& shape :
+         {Sizes{3, 5}, Sizes{4, 4}, Sizes{5, 1}, Sizes{0, 3}, Sizes{2, 3, 4}}) {
       const at::Tensor a = Whole(shape);
       for (const std::string& layout : LayoutsOf(static_cast<int64_t>(shape.size()))) {
         const DTensor x = Place(a, mesh, layout);
@@ -140,9 +140,13 @@ TEST(ShapeRules, TwoSplitsOfDimensionsOfOneElementKeepApart) {
 
 TEST(ShapeRules, RefusalsSayWhatWasAskedAndWhatToDo) {
   OnMesh({2, 2}, [](const LiveMesh& mesh) {
-    const DTensor x = Place(Whole({4, 6}), mesh, "S0(gpu)"), f = Place(Whole({4, 6}), mesh, "F(gpu)");
-    ExpectError([&] { Reshape(x, {3, 8}); },
-                "reshape of S0(gpu) of (4, 6) on Mesh(node=2, gpu=2) to (3, 8): no layout describes");
+    const DTensor x = Place(Whole({4, 6}), mesh, "S0(gpu)"),
+                  f = Place(Whole({4, 6}), mesh, "F(gpu)");
+    ExpectError(
+        [&] {
+          Reshape(x, {3, 8});
+        },
+        "reshape of S0(gpu) of (4, 6) on Mesh(node=2, gpu=2) to (3, 8): no layout describes");
     ExpectError([&] { Reshape(x, {5, 5}); }, "(5, 5) does not fit the 24 elements of (4, 6)");
     ExpectError([&] { Reshape(x, {-1, -1}); }, "does not fit");
     ExpectError([&] { Transpose(f, 0, 1); }, "transpose of F(gpu) of (4, 6)");
@@ -150,8 +154,11 @@ TEST(ShapeRules, RefusalsSayWhatWasAskedAndWhatToDo) {
     ExpectError([&] { Index(x, {int64_t{0}}); }, "index [0] takes a part of dimension 0");
     ExpectError([&] { Index(x, {IndexSlice(), int64_t{6}}); }, "index 6 is out of range");
     ExpectError([&] { Index(x, {IndexSlice(), IndexSlice{{}, {}, -1}}); }, "step -1");
-    ExpectError([&] { Index(x, {IndexSlice(), IndexSlice(), int64_t{0}}); },
-                "3 indices and 0 ellipses for a tensor of shape (4, 6)");
+    ExpectError(
+        [&] {
+          Index(x, {IndexSlice(), IndexSlice(), int64_t{0}});
+        },
+        "3 indices and 0 ellipses for a tensor of shape (4, 6)");
     ExpectError([&] { Index(f, {int64_t{0}}); }, "takes a part of a flat shard");
   });
 }

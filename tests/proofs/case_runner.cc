@@ -1,9 +1,13 @@
 #include "tests/proofs/case_runner.h"
 
 #include <ATen/ATen.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <barrier>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -32,6 +36,23 @@ std::vector<double> ToValues(const at::Tensor& tensor) {
   return {wide.const_data_ptr<double>(), wide.const_data_ptr<double>() + wide.numel()};
 }
 
+// While it lives, an abort on this thread (a contradiction within lins) names the case.
+class NamedOnAbort {
+ public:
+  NamedOnAbort(int64_t ranks, uint64_t seed) {
+    std::snprintf(text, sizeof(text), "in case ranks/seed %lld/%llu\n",
+                  static_cast<long long>(ranks), static_cast<unsigned long long>(seed));
+  }
+  ~NamedOnAbort() { text[0] = 0; }
+  static void Print(int) {
+    if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
+  }
+
+ private:
+  static thread_local char text[80];
+};
+thread_local char NamedOnAbort::text[80] = "";
+
 // A case under way: written by one rank, run by all, checked by one.
 struct Slot {
   std::optional<Case> what;
@@ -45,6 +66,7 @@ struct Slot {
     what = std::move(given);
     if (!what) return;
     const int64_t ranks = what->src.mesh().size();
+    const NamedOnAbort named(ranks, what->seed);
     plan = ValueOrThrow(PlanRedistribution(what->src, what->dst, c10::elementSize(what->dtype)));
     in.clear();
     for (int64_t r = 0; r < ranks; ++r) {
@@ -132,6 +154,7 @@ struct Slot {
 Tally RunCases(int64_t ranks, int64_t count,
                const std::function<std::optional<Case>(int64_t)>& make) {
   const MemoryMeter install;
+  std::signal(SIGABRT, &NamedOnAbort::Print);
   const auto worlds = World::Threads(ranks, 30.0);
   std::vector<Slot> slots(kBatch * ranks);
   std::atomic<bool> failed = false;

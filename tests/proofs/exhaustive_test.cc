@@ -76,13 +76,42 @@ std::vector<Layout> Layouts(const Shape& shape, const Mesh& mesh) {
   return out;
 }
 
-// The pairs of all shapes, numbered.
+// On one axis: S0 over every part of it and over every two that fit together, each with a pending
+// sum over every further part.
+std::vector<Layout> LayoutsOfParts(const Shape& shape, const Mesh& mesh) {
+  const int64_t whole = mesh.size();
+  std::vector<Axes> lists = {{}};
+  for (int64_t stride = 1; stride < whole; ++stride) {
+    for (int64_t size = 2; stride * size <= whole; ++size) {
+      const Axes part = {{0, size, stride}};
+      if (mesh.Validate(part).ok()) lists.push_back(part);
+    }
+  }
+  const size_t single = lists.size();
+  for (size_t i = 1; i < single; ++i) {
+    for (size_t j = 1; j < single; ++j) lists.push_back({lists[i][0], lists[j][0]});
+  }
+  std::vector<Layout> out;
+  for (const Axes& split : lists) {
+    for (size_t pending = 0; pending < single; ++pending) {
+      Terms terms;
+      if (!split.empty()) terms.shards.push_back({0, split});
+      if (pending > 0) terms.partials.push_back({ReduceOp::kSum, lists[pending]});
+      auto layout = Layout::Create(std::move(terms), shape, mesh);
+      if (layout.ok()) out.push_back(*std::move(layout));
+    }
+  }
+  return out;
+}
+
+// The pairs of layouts of all shapes, numbered.
 class Pairs {
  public:
-  explicit Pairs(const Mesh& mesh) {
-    for (const Shape& shape : Shapes()) {
+  Pairs(const Mesh& mesh, const std::vector<Shape>& shapes,
+        std::vector<Layout> (*layouts)(const Shape&, const Mesh&)) {
+    for (const Shape& shape : shapes) {
       begin_.push_back(size_);
-      layouts_.push_back(Layouts(shape, mesh));
+      layouts_.push_back(layouts(shape, mesh));
       size_ += static_cast<int64_t>(layouts_.back().size() * layouts_.back().size());
     }
   }
@@ -103,12 +132,9 @@ class Pairs {
   std::vector<std::vector<Layout>> layouts_;
 };
 
-class Exhaustive : public ::testing::TestWithParam<std::vector<int64_t>> {};
-
-TEST_P(Exhaustive, EveryPairOfLayoutsOfSmallTensorsIsExact) {
-  const Mesh mesh = *Mesh::Create(GetParam(), {"a", "b"});
-  const Pairs pairs(mesh);
-  const int64_t stride = std::getenv("LINS_EXHAUSTIVE") ? 1 : kStride;
+// Every stride-th pair; all of them when asked.
+void RunPairs(const Mesh& mesh, const Pairs& pairs, int64_t stride) {
+  if (std::getenv("LINS_EXHAUSTIVE")) stride = 1;
   const auto start = std::chrono::steady_clock::now();
   const Tally tally = RunCases(mesh.size(), (pairs.size() + stride - 1) / stride,
                                [&](int64_t i) { return pairs[i * stride]; });
@@ -120,11 +146,23 @@ TEST_P(Exhaustive, EveryPairOfLayoutsOfSmallTensorsIsExact) {
       took.count());
 }
 
+class Exhaustive : public ::testing::TestWithParam<std::vector<int64_t>> {};
+
+TEST_P(Exhaustive, EveryPairOfLayoutsOfSmallTensorsIsExact) {
+  const Mesh mesh = *Mesh::Create(GetParam(), {"a", "b"});
+  RunPairs(mesh, Pairs(mesh, Shapes(), &Layouts), kStride);
+}
+
 INSTANTIATE_TEST_SUITE_P(Meshes, Exhaustive,
                          ::testing::Values(std::vector<int64_t>{2, 2}, std::vector<int64_t>{2, 3},
                                            std::vector<int64_t>{3, 2}, std::vector<int64_t>{4, 2},
                                            std::vector<int64_t>{1, 4}),
                          [](const auto& info) { return absl::StrJoin(info.param, "x"); });
+
+TEST(ExhaustiveParts, EveryPairOfPartsOfAnAxisOfTwelveIsExact) {
+  const Mesh mesh = *Mesh::Create({12}, {"a"});
+  RunPairs(mesh, Pairs(mesh, {{7}, {12}, {25}}, &LayoutsOfParts), kStride);
+}
 
 }  // namespace
 }  // namespace lins::testing
