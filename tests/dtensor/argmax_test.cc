@@ -73,14 +73,6 @@ TEST(ArgMax, TakesTwoSmallReductionsOverTheAxesOfTheSplit) {
   });
 }
 
-// shared case 17
-TEST(ArgMax, Of10538SplitOverTwoRanksIsZero) {
-  OnMesh({1, 2}, [](const LiveMesh& mesh) {
-    const DTensor x = DTensor::Distribute(at::tensor({10, 5, 3, 8}), mesh, "S0(gpu)");
-    EXPECT_EQ(Item(ArgMax(x)).toLong(), 0);
-  });
-}
-
 TEST(ArgMax, OverNoElementsIsAnError) {
   OnMesh({1, 2}, [](const LiveMesh& mesh) {
     const DTensor x = Place(at::zeros({0, 3}), mesh, "S1(gpu)");

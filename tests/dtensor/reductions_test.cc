@@ -183,18 +183,5 @@ TEST(ReductionRules, MistakesNameTheDimensionAndTheShape) {
   });
 }
 
-// shared cases 14 to 16
-TEST(ReductionRules, TheSumOfASplitRangePlusTenIs55) {
-  OnMesh({1, 2}, [](const LiveMesh& mesh) {
-    const DTensor x = DTensor::Distribute(at::arange(10), mesh, "S0(gpu)");
-    EXPECT_EQ(Item(Add(Sum(x), c10::Scalar(10))).toLong(), 55);
-    const at::Tensor parts = at::tensor({1.0, 3.0, 2.0, 1.0}).view({2, 2});
-    const DTensor p = DTensor::FromLocal(parts[mesh.rank()], mesh, "+sum(gpu)");
-    EXPECT_EQ(Item(Norm(p)).toDouble(), 5);
-    const DTensor m = DTensor::Distribute(at::arange(12.0).view({3, 4}), mesh, "S0(gpu)");
-    EXPECT_EQ(Item(Mean(m)).toDouble(), 5.5);
-  });
-}
-
 }  // namespace
 }  // namespace lins::testing
