@@ -76,11 +76,10 @@ TEST_P(BadInput, ADimensionOutOfRange) {
 }
 
 TEST_P(BadInput, LocalShapesThatDisagreeAreListed) {
-  ExpectOnEveryRank(
-      "local shapes (3, 2), (3, 3), (3, 4), (3, 5) fit no tensor under S1(node,gpu)",
-      [](const LiveMesh& mesh) {
-        DTensor::FromLocal(at::zeros({3, mesh.rank() + 2}), mesh, "S1(node,gpu)");
-      });
+  ExpectOnEveryRank("local shapes (3, 2), (3, 3), (3, 4), (3, 5) fit no tensor under S1(node,gpu)",
+                    [](const LiveMesh& mesh) {
+                      DTensor::FromLocal(at::zeros({3, mesh.rank() + 2}), mesh, "S1(node,gpu)");
+                    });
   ExpectOnEveryRank("ranks disagree about the number of dimensions", [](const LiveMesh& mesh) {
     DTensor::FromLocal(at::zeros(Sizes(1 + mesh.rank() % 2, 2)), mesh, "S0(gpu)");
   });
@@ -90,12 +89,13 @@ TEST_P(BadInput, LocalShapesThatDisagreeAreListed) {
 }
 
 TEST_P(BadInput, TypesThatDisagreeAreNamed) {
-  ExpectOnEveryRank("ranks disagree about the dtype of local tensors: rank 0 has Float, rank 3 has "
-                    "Double",
-                    [](const LiveMesh& mesh) {
-                      const auto dtype = mesh.rank() == 3 ? at::kDouble : at::kFloat;
-                      DTensor::FromLocal(at::zeros({2}, dtype), mesh, "S0(gpu)");
-                    });
+  ExpectOnEveryRank(
+      "ranks disagree about the dtype of local tensors: rank 0 has Float, rank 3 has "
+      "Double",
+      [](const LiveMesh& mesh) {
+        const auto dtype = mesh.rank() == 3 ? at::kDouble : at::kFloat;
+        DTensor::FromLocal(at::zeros({2}, dtype), mesh, "S0(gpu)");
+      });
 }
 
 TEST_P(BadInput, TensorsToDistributeFromOneRankMustAgreeInShapeAndType) {
@@ -115,10 +115,9 @@ TEST_P(BadInput, TensorsToDistributeFromOneRankMustAgreeInShapeAndType) {
 }
 
 TEST_P(BadInput, APartialOfAnotherOperation) {
-  ExpectOnEveryRank("cannot turn +sum(gpu) into +max(gpu): partial sum is not partial max",
-                    [](const LiveMesh& mesh) {
-                      Rows(mesh).Redistribute("+sum(gpu)").Redistribute("+max(gpu)");
-                    });
+  ExpectOnEveryRank(
+      "cannot turn +sum(gpu) into +max(gpu): partial sum is not partial max",
+      [](const LiveMesh& mesh) { Rows(mesh).Redistribute("+sum(gpu)").Redistribute("+max(gpu)"); });
   ExpectOnEveryRank("cannot turn S0(gpu) into +product(gpu): a partial product cannot be made",
                     [](const LiveMesh& mesh) { Rows(mesh).Redistribute("+product(gpu)"); });
   ExpectOnEveryRank("cannot reduce Long with avg", [](const LiveMesh& mesh) {
@@ -127,16 +126,16 @@ TEST_P(BadInput, APartialOfAnotherOperation) {
 }
 
 TEST_P(BadInput, ACapTooSmallNamesTheLeastThatWorks) {
-  ExpectOnEveryRank("max_peak_bytes=20 is too small for S0(gpu) -> R of (4, 2): the least possible "
-                    "is 48",
-                    [](const LiveMesh& mesh) {
-                      const Layout rows = Rows(mesh).layout();
-                      PlanOptions options;
-                      options.max_peak_bytes = 20;
-                      ValueOrThrow(PlanRedistribution(rows, Layout::Replicated({4, 2}, mesh), 4,
-                                                      options));
-                    },
-                    {1, 2});
+  ExpectOnEveryRank(
+      "max_peak_bytes=20 is too small for S0(gpu) -> R of (4, 2): the least possible "
+      "is 48",
+      [](const LiveMesh& mesh) {
+        const Layout rows = Rows(mesh).layout();
+        PlanOptions options;
+        options.max_peak_bytes = 20;
+        ValueOrThrow(PlanRedistribution(rows, Layout::Replicated({4, 2}, mesh), 4, options));
+      },
+      {1, 2});
 }
 
 TEST_P(BadInput, MeshesThatDisagreeOrDoNotFitTheWorld) {
@@ -145,9 +144,8 @@ TEST_P(BadInput, MeshesThatDisagreeOrDoNotFitTheWorld) {
                       const char* name = mesh.rank() == 3 ? "b" : "a";
                       LiveMesh::Create(mesh.world_ptr(), {4}, {name});
                     });
-  ExpectOnEveryRank("Mesh(a=3) has 3 ranks, the world has 4", [](const LiveMesh& mesh) {
-    LiveMesh::Create(mesh.world_ptr(), {3}, {"a"});
-  });
+  ExpectOnEveryRank("Mesh(a=3) has 3 ranks, the world has 4",
+                    [](const LiveMesh& mesh) { LiveMesh::Create(mesh.world_ptr(), {3}, {"a"}); });
 }
 
 // Where nothing is communicated nothing can be compared. The first collective then fails on every

@@ -75,8 +75,11 @@ TEST(KnownCases, Case5_ColumnsThatFitNoSplitAreAnErrorUnlessTheShapeIsGivenAndFi
     ExpectError([&] { DTensor::FromLocal(local, mesh, "S1(a)"); },
                 "local shapes (3, 2), (3, 3), (3, 4), (3, 5) fit no tensor under S1(a)");
     if (mesh.rank() != 2) {  // 14 columns would be 4, 4, 4, 2
-      ExpectError([&] { DTensor::FromLocal(local, mesh, "S1(a)", Shape{3, 14}); },
-                  "does not fit S1(a) of (3, 14)");
+      ExpectError(
+          [&] {
+            DTensor::FromLocal(local, mesh, "S1(a)", Shape{3, 14});
+          },
+          "does not fit S1(a) of (3, 14)");
     }
     const int64_t fits[] = {4, 4, 4, 2};
     const at::Tensor mine = at::full({3, fits[mesh.rank()]}, mesh.rank());

@@ -45,7 +45,7 @@ TEST(Random, RedistributionsOnMeshesOfUpToTwelveRanksAreExact) {
   int64_t cases = 0, steps = 0, collectives = 0;
   const auto start = std::chrono::steady_clock::now();
   for (int64_t ranks = 1; ranks <= kMostRanks; ++ranks) {
-    const Tally tally = RunCases(ranks, count / kMostRanks, [&](int64_t i) {
+    const Tally tally = RunCases(ranks, (count + kMostRanks - 1) / kMostRanks, [&](int64_t i) {
       return RandomCase(ranks, base + static_cast<uint64_t>(i));
     });
     EXPECT_TRUE(tally.failures.empty()) << "on " << ranks << " ranks\n"
