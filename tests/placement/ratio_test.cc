@@ -18,11 +18,28 @@
 namespace lins {
 namespace {
 
-const std::vector<const char*> kLayouts = {
-    "R",         "S0(a)",         "S0(b)",         "S0(a,b)",       "S0(b,a)",     "S1(a)",
-    "S0(a) S1(b)", "F(a)",        "F(b,a)",        "O(a; 1)",       "O(b,a; 2)",   "+sum(a)",
-    "+sum(b)",   "+sum(a,b)",     "+avg(a)",       "+max(b)",       "S0(a) +sum(b)", "S0(b) +sum(a)",
-    "S1(b) +sum(a)", "F(a) +sum(b)", "O(a; 0) +sum(b)", "S0(b) +max(a)"};
+const std::vector<const char*> kLayouts = {"R",
+                                           "S0(a)",
+                                           "S0(b)",
+                                           "S0(a,b)",
+                                           "S0(b,a)",
+                                           "S1(a)",
+                                           "S0(a) S1(b)",
+                                           "F(a)",
+                                           "F(b,a)",
+                                           "O(a; 1)",
+                                           "O(b,a; 2)",
+                                           "+sum(a)",
+                                           "+sum(b)",
+                                           "+sum(a,b)",
+                                           "+avg(a)",
+                                           "+max(b)",
+                                           "S0(a) +sum(b)",
+                                           "S0(b) +sum(a)",
+                                           "S1(b) +sum(a)",
+                                           "F(a) +sum(b)",
+                                           "O(a; 0) +sum(b)",
+                                           "S0(b) +max(a)"};
 
 // The kinds of pairs. In all but the first two the ratio may be above 1, for the reason in
 // docs/redistribution.md under the same letter.
@@ -47,7 +64,8 @@ Kind KindOf(const Layout& src, const Layout& dst) {
   if (!src.IsPartial()) return kComplete;
   if (src.terms().owned || dst.terms().owned) return kOwner;
   const Axes more = graph::Lengthened(src, dst);
-  const bool same = src.terms().shards == dst.terms().shards && src.terms().flat == dst.terms().flat;
+  const bool same =
+      src.terms().shards == dst.terms().shards && src.terms().flat == dst.terms().flat;
   const bool longer = !more.empty() && Contains(mesh, src.PartialAxes(), more);
   const bool shorter = !graph::Lengthened(dst, src).empty();
   return same || longer || shorter ? kNested : kElsewhere;
@@ -160,11 +178,26 @@ TEST(RatioTest, IsOneBetweenCompleteLayoutsOfAnyShape) {
 // Three axes, of which one is in no layout or in all of them.
 TEST(RatioTest, IsOneForEvenPowersOfTwoOnThreeAxes) {
   const Mesh mesh = *Mesh::Create({2, 2, 2}, {"a", "b", "c"});
-  const std::vector<const char*> texts = {
-      "R",           "S0(a)",        "S0(c,b,a)",         "S0(a) S1(c)",   "S1(b,c)",
-      "F(c,b)",      "O(a,b; 3)",    "+sum(a,b,c)",       "+sum(a)",       "S0(c) +sum(a,b)",
-      "S0(c,b)",     "S0(c)",        "S0(c,b) +sum(a)",   "F(c) +sum(a)",  "F(c,b,a)",
-      "S1(c) +sum(b)", "S1(c,b)",    "S1(c) S0(b)",       "F(c)",          "F(c) +sum(a,b)"};
+  const std::vector<const char*> texts = {"R",
+                                          "S0(a)",
+                                          "S0(c,b,a)",
+                                          "S0(a) S1(c)",
+                                          "S1(b,c)",
+                                          "F(c,b)",
+                                          "O(a,b; 3)",
+                                          "+sum(a,b,c)",
+                                          "+sum(a)",
+                                          "S0(c) +sum(a,b)",
+                                          "S0(c,b)",
+                                          "S0(c)",
+                                          "S0(c,b) +sum(a)",
+                                          "F(c) +sum(a)",
+                                          "F(c,b,a)",
+                                          "S1(c) +sum(b)",
+                                          "S1(c,b)",
+                                          "S1(c) S0(b)",
+                                          "F(c)",
+                                          "F(c) +sum(a,b)"};
   for (const char* from : texts) {
     for (const char* to : texts) {
       const auto p = Measure(ValueOrThrow(Layout::Parse(from, {16, 8}, mesh)),

@@ -84,6 +84,7 @@ struct Slot {
 
   void Run(const LiveMesh& mesh) {
     if (!plan) return;
+    const NamedOnAbort named(mesh.size(), what->seed);
     RankContext& context = mesh.world().context();
     const int64_t rank = mesh.rank();
     const int trace = context.StartTrace();
