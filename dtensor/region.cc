@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "placement/redistribution.h"
 
@@ -109,6 +110,18 @@ at::Tensor Region::Index(const at::Tensor& local) const {
   return at::cat(parts);
 }
 
+void Region::CopyRuns(const at::Tensor& local, const at::Tensor& flat, bool out) const {
+  const auto size = static_cast<int64_t>(local.element_size());
+  char* spread = static_cast<char*>(local.data_ptr());
+  char* packed = static_cast<char*>(flat.data_ptr());
+  for (const Range& r : runs_) {
+    const int64_t bytes = (r.second - r.first) * size;
+    char* part = spread + r.first * size;
+    std::memcpy(out ? packed : part, out ? part : packed, bytes);
+    packed += bytes;
+  }
+}
+
 void Region::Extract(const at::Tensor& local, const at::Tensor& flat) const {
   if (numel_ == 0) return;
   if (IsRun()) {
@@ -116,6 +129,8 @@ void Region::Extract(const at::Tensor& local, const at::Tensor& flat) const {
   } else if (is_box_) {
     const at::Tensor box = BoxView(local);
     flat.view(box.sizes()).copy_(box);
+  } else if (local.is_cpu()) {
+    CopyRuns(local, flat, /*out=*/true);
   } else {
     flat.copy_(local.view(-1).index_select(0, Index(local)));
   }
@@ -128,6 +143,8 @@ void Region::Insert(const at::Tensor& local, const at::Tensor& flat) const {
   } else if (is_box_) {
     const at::Tensor box = BoxView(local);
     box.copy_(flat.view(box.sizes()));
+  } else if (local.is_cpu()) {
+    CopyRuns(local, flat, /*out=*/false);
   } else {
     local.view(-1).index_copy_(0, Index(local), flat);
   }

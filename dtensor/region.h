@@ -23,8 +23,10 @@ class Region {
   void Insert(const at::Tensor& local, const at::Tensor& flat) const;
 
  private:
-  // A box of the local tensor where both sides are boxes, otherwise index numbers.
+  // A box of the local tensor where both sides are boxes. Otherwise its runs, copied one by one out
+  // of a CPU tensor or back; on other devices index numbers.
   at::Tensor BoxView(const at::Tensor& local) const;
+  void CopyRuns(const at::Tensor& local, const at::Tensor& flat, bool out) const;
   at::Tensor Index(const at::Tensor& local) const;
 
   int64_t numel_ = 0;

@@ -188,7 +188,18 @@ void BindPlans(py::module_& m) {
       .def_readonly("dst", &RedistributionPlan::dst)
       .def_readonly("steps", &RedistributionPlan::steps)
       .def_readonly("recv_bytes", &RedistributionPlan::recv_bytes)
-      .def_readonly("peak_bytes", &RedistributionPlan::peak_bytes)
+      .def_readonly("peak_bytes", &RedistributionPlan::peak_bytes,
+                    "Input and output of one step alive at once: the largest over the steps.")
+      .def_property_readonly(
+          "live_bytes",
+          [](const RedistributionPlan& p) {
+            int64_t most = 0;
+            for (int64_t r = 0; r < p.src.mesh().size(); ++r)
+              most = std::max(most, LiveBytes(p, r));
+            return most;
+          },
+          "All that the worst rank has alive at once while the plan runs: the source, a step's "
+          "input and output, and what is packed for its collective.")
       .def_readonly("lower_bound_bytes", &RedistributionPlan::lower_bound_bytes)
       .def_readonly("seconds", &RedistributionPlan::seconds)
       .def("__repr__", &RedistributionPlan::ToString);
