@@ -5,6 +5,7 @@
 #   LINS_PIP_ARGS="--index-url https://download.pytorch.org/whl/cpu"   where pip finds torch
 #   JOBS=4                        compilers and tests at once
 #   ARGS="-k layout"              passed on by demo, test-py, bench
+#   CASES=10000                   how many make fuzz runs
 
 PYTHON ?= python3
 LINS_TORCH ?= torch==2.13.0
@@ -17,7 +18,7 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/python -m pytest tests/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test test-cpp test-py lint format sanitize asan tsan bench clean distclean
+.PHONY: help setup build demo test test-cpp test-py exhaustive fuzz lint format sanitize asan tsan bench clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -41,6 +42,12 @@ test-cpp: build  ## run the C++ tests
 
 test-py: build  ## run the Python tests; ARGS="-k layout" picks some
 	@$(PYTEST) $(ARGS)
+
+exhaustive: build  ## run every pair of layouts of small tensors; minutes
+	@OMP_NUM_THREADS=1 LINS_EXHAUSTIVE=1 build/tests/proofs_test --gtest_filter='*Exhaustive*'
+
+fuzz: build  ## run CASES=1000000 random redistributions from fresh seeds; minutes
+	@OMP_NUM_THREADS=1 LINS_FUZZ=$(or $(CASES),1000000) build/tests/proofs_test --gtest_filter='Random*'
 
 lint: setup  ## check style: ruff and clang-format
 	@scripts/lint.sh check

@@ -20,10 +20,10 @@ function(lins_library folder)
   lins_compile_options(lins_${folder})
 endfunction()
 
-# lins_test(<folder> DEPS <targets>...): tests/<folder>/*_test.cc become one program, found by ctest.
+# lins_test(<folder> DEPS <targets>...): tests/<folder>/*.cc become one program, found by ctest.
 function(lins_test folder)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
-  file(GLOB srcs CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*_test.cc)
+  file(GLOB srcs CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*.cc)
   if(NOT srcs)
     return()
   endif()

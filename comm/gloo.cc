@@ -49,8 +49,8 @@ std::vector<int64_t> Offsets(const Counts& counts) {
 // Messages only.
 class MoveTask : public Task {
  public:
-  MoveTask(c10::intrusive_ptr<c10d::Backend> group, std::vector<int64_t> ranks, int tag)
-      : wire(std::move(group), std::move(ranks), tag) {}
+  MoveTask(c10::intrusive_ptr<c10d::Backend> group, std::vector<int64_t> ranks, int tag, int kind)
+      : wire(std::move(group), std::move(ranks), tag, kind) {}
   Wire wire;
 
  protected:
@@ -115,7 +115,7 @@ class GlooBackend : public Backend {
                                      const Counts& counts) override {
     const std::vector<int64_t> offsets = Offsets(counts);
     const at::Tensor to = Flat(out), from = Flat(in);
-    auto task = NewTask<MoveTask>();
+    auto task = NewTask<MoveTask>(kAllGather);
     EachPeer([&](int64_t peer, int64_t) { task->wire.Send(from, 0, counts[index_], peer); });
     EachPeer(
         [&](int64_t, int64_t peer) { task->wire.Recv(to, offsets[peer], counts[peer], peer); });
@@ -125,7 +125,7 @@ class GlooBackend : public Backend {
 
   std::unique_ptr<Pending> ReduceScatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op,
                                          const Counts& counts) override {
-    auto task = NewReduce(Flat(in), op, counts);
+    auto task = NewReduce(kReduceScatter, Flat(in), op, counts);
     task->out = Flat(out);
     return MakePending(std::move(task), progress_, /*background=*/!Small(in));
   }
@@ -135,7 +135,7 @@ class GlooBackend : public Backend {
     const int64_t k = size(), n = flat.numel();
     if (Small(flat)) {
       // What goes out is a copy: the sum overwrites the tensor while messages may be under way.
-      auto task = NewTask<ReduceTask>();
+      auto task = NewTask<ReduceTask>(kAllReduce + static_cast<int>(op));
       task->staging = pool_->Take(k * n * flat.element_size());
       const at::Tensor slots = Typed(task->staging, k * n, flat.scalar_type());
       CopyElements(slots, index_ * n, flat, 0, n);
@@ -153,7 +153,7 @@ class GlooBackend : public Backend {
     Counts counts(k);
     for (int64_t r = 0; r < k; ++r) counts[r] = std::clamp<int64_t>(n - r * chunk, 0, chunk);
     const std::vector<int64_t> offsets = Offsets(counts);
-    auto task = NewReduce(flat, op, counts);
+    auto task = NewReduce(kAllReduce, flat, op, counts);
     task->out = flat;
     task->out_offset = offsets[index_];
     // A peer sends a reduced segment only after it has read this rank's contribution to it, so that
@@ -173,7 +173,7 @@ class GlooBackend : public Backend {
                                     const Counts& out_counts, const Counts& in_counts) override {
     const std::vector<int64_t> outs = Offsets(out_counts), ins = Offsets(in_counts);
     const at::Tensor to = Flat(out), from = Flat(in);
-    auto task = NewTask<MoveTask>();
+    auto task = NewTask<MoveTask>(kAllToAll);
     EachPeer(
         [&](int64_t peer, int64_t) { task->wire.Send(from, ins[peer], in_counts[peer], peer); });
     EachPeer(
@@ -184,7 +184,7 @@ class GlooBackend : public Backend {
 
   std::unique_ptr<Pending> Broadcast(const at::Tensor& inout, int64_t root) override {
     const at::Tensor flat = Flat(inout);
-    auto task = NewTask<MoveTask>();
+    auto task = NewTask<MoveTask>(kBroadcast);
     if (index_ == root) {
       EachPeer([&](int64_t peer, int64_t) { task->wire.Send(flat, 0, flat.numel(), peer); });
     } else {
@@ -195,7 +195,7 @@ class GlooBackend : public Backend {
 
   std::unique_ptr<Pending> Barrier() override {
     const at::Tensor tokens = at::zeros({size()}, at::kByte);
-    auto task = NewTask<MoveTask>();
+    auto task = NewTask<MoveTask>(kBarrier);
     EachPeer([&](int64_t peer, int64_t) { task->wire.Send(tokens, index_, 1, peer); });
     EachPeer([&](int64_t, int64_t peer) { task->wire.Recv(tokens, peer, 1, peer); });
     return MakePending(std::move(task), progress_, /*background=*/false);
@@ -214,10 +214,13 @@ class GlooBackend : public Backend {
     }
   }
 
+  enum Kind { kAllGather, kAllToAll, kBroadcast, kBarrier, kAllReduce, kReduceScatter = 16 };
+
+  // kind: what all ranks must call alike. For reductions the operation is added.
   template <typename T>
-  std::shared_ptr<T> NewTask() {
-    tag_ = (tag_ + 2) & 0x3fffffff;  // every operation has the tags of two phases
-    return std::make_shared<T>(group_, ranks_, tag_);
+  std::shared_ptr<T> NewTask(int kind) {
+    tag_ = (tag_ + 2) & 0x1ffff;  // every operation has the tags of two phases
+    return std::make_shared<T>(group_, ranks_, tag_, kind);
   }
 
   static bool Small(const at::Tensor& tensor) {
@@ -231,11 +234,12 @@ class GlooBackend : public Backend {
   }
 
   // A reduction of parts of `in`: all its messages up to the sums are posted.
-  std::shared_ptr<ReduceTask> NewReduce(at::Tensor in, ReduceOp op, const Counts& counts) {
+  std::shared_ptr<ReduceTask> NewReduce(Kind kind, at::Tensor in, ReduceOp op,
+                                        const Counts& counts) {
     const std::vector<int64_t> offsets = Offsets(counts);
     const int64_t n = counts[index_], size = in.element_size(), slots = counts.size() - 1;
     const int64_t most = std::max<int64_t>(1, *std::max_element(counts.begin(), counts.end()));
-    auto task = NewTask<ReduceTask>();
+    auto task = NewTask<ReduceTask>(kind + static_cast<int>(op));
     task->pool = pool_;
     task->staging = pool_->Take(slots * n * size);
     task->n = n;

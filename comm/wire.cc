@@ -17,12 +17,17 @@ constexpr char kSending[] = "sending to rank ";
 constexpr char kReceiving[] = "receiving from rank ";
 
 // Without the "[file:line] " that Gloo begins its messages with, and what follows the fact itself.
+// A peer that is late may also have called something else.
 std::string Readable(std::string message) {
   if (absl::StartsWith(message, "[")) {
     if (const size_t end = message.find("] "); end != std::string::npos) message.erase(0, end + 2);
   }
   for (const char* rest : {"\n", " This is typically caused"}) {
     if (const size_t end = message.find(rest); end != std::string::npos) message.erase(end);
+  }
+  if (absl::StrContains(message, "imed out")) {
+    absl::StrAppend(&message,
+                    "; that rank is late, or calls another operation, size or type in this place");
   }
   return message;
 }
@@ -45,16 +50,25 @@ std::chrono::milliseconds Deadline::Left() const {
   return std::max(left, std::chrono::milliseconds(1));
 }
 
-Wire::Wire(c10::intrusive_ptr<c10d::Backend> group, std::vector<int64_t> ranks, int tag)
-    : ranks_(std::move(ranks)), tag_(tag), group_(group) {}
+Wire::Wire(c10::intrusive_ptr<c10d::Backend> group, std::vector<int64_t> ranks, int tag, int kind)
+    : ranks_(std::move(ranks)), tag_(tag), kind_(kind), group_(group) {}
 
 Wire::~Wire() = default;
+
+// Gloo itself ends the process of a rank that receives more than it expects, and takes less for the
+// whole.
+int Wire::Tag(const at::Tensor& flat, int64_t n, int phase) const {
+  constexpr int64_t kMany = 8191;  // sizes near each other have tags of their own
+  const int64_t bytes = n * static_cast<int64_t>(flat.element_size());
+  const int64_t type = static_cast<int64_t>(flat.scalar_type());
+  return (tag_ + phase) << 13 | static_cast<int>((bytes + 1009 * type + 89 * kind_) % kMany);
+}
 
 void Wire::Send(const at::Tensor& flat, int64_t offset, int64_t n, int64_t to, int phase) {
   if (n == 0) return;
   auto work = Post(kSending, to, [&](c10d::Backend& group) {
     std::vector<at::Tensor> tensors = {Slice(flat, offset, n)};
-    return group.send(tensors, static_cast<int>(to), tag_ + phase);
+    return group.send(tensors, static_cast<int>(to), Tag(flat, n, phase));
   });
   std::lock_guard lock(mutex_);
   sends_.push_back({std::move(work), to});
@@ -64,7 +78,7 @@ void Wire::Recv(const at::Tensor& flat, int64_t offset, int64_t n, int64_t from,
   if (n == 0) return;
   auto work = Post(kReceiving, from, [&](c10d::Backend& group) {
     std::vector<at::Tensor> tensors = {Slice(flat, offset, n)};
-    return group.recv(tensors, static_cast<int>(from), tag_ + phase);
+    return group.recv(tensors, static_cast<int>(from), Tag(flat, n, phase));
   });
   std::lock_guard lock(mutex_);
   recvs_.push_back({std::move(work), from});

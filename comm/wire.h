@@ -22,9 +22,12 @@ class Deadline {
 };
 
 // Messages of no elements are not sent: both sides know the counts. Peers are indices of the group.
+// A message is only received by an operation of the same number (tag, less than 2^17, and phase)
+// and kind, as one of the same type and size: ranks that disagree wait for each other until the
+// deadline.
 class Wire {
  public:
-  Wire(c10::intrusive_ptr<c10d::Backend> group, std::vector<int64_t> ranks, int tag);
+  Wire(c10::intrusive_ptr<c10d::Backend> group, std::vector<int64_t> ranks, int tag, int kind);
   ~Wire();
 
   void Send(const at::Tensor& flat, int64_t offset, int64_t n, int64_t to, int phase = 0);
@@ -48,7 +51,9 @@ class Wire {
             const Deadline& deadline);
 
   const std::vector<int64_t> ranks_;
-  const int tag_;
+  int Tag(const at::Tensor& flat, int64_t n, int phase) const;
+
+  const int tag_, kind_;
   std::mutex mutex_;
   c10::weak_intrusive_ptr<c10d::Backend> group_;  // which a released communicator does not outlive
   std::vector<Message> sends_, recvs_;            // guarded by mutex_

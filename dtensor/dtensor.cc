@@ -83,6 +83,10 @@ DTensor DTensor::Distribute(const at::Tensor& full, const LiveMesh& mesh, const 
     if (*src_rank < 0 || *src_rank >= mesh.size()) {
       throw Error(absl::StrCat("src_rank ", *src_rank, " is outside ", mesh.ToString()));
     }
+    mesh.world().CheckAgreement(
+        "the tensor to distribute",
+        absl::StrCat(Describe(layout), ", ", c10::toString(full.scalar_type()), " of rank ",
+                     *src_rank));
     value = value.clone();
     mesh.world().Everyone(Role::kOther).Broadcast(value, *src_rank).Wait();
   }

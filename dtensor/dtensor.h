@@ -25,8 +25,8 @@ class PendingDTensor;
 class DTensor {
  public:
   // Keeps this rank's part of `full`. With src_rank, that rank's values are broadcast first
-  // (collective) and the others' `full` gives only shape and dtype. A partial layout divides the
-  // value over the ranks.
+  // (collective) and the others' `full` gives only shape and dtype, which must agree. A partial
+  // layout divides the value over the ranks.
   static DTensor Distribute(const at::Tensor& full, const LiveMesh& mesh,
                             absl::string_view notation,
                             std::optional<int64_t> src_rank = std::nullopt);

@@ -26,8 +26,12 @@ std::optional<Layout> Reshaped(const Layout& x, const Shape& shape) {
     const int64_t before = product(x.shape(), 0, t.dim);
     const int64_t after = product(x.shape(), t.dim + 1, x.shape().size());
     bool found = false;
+    const auto taken = [&terms](size_t d) {
+      return std::any_of(terms.shards.begin(), terms.shards.end(),
+                         [d](const ShardTerm& s) { return static_cast<size_t>(s.dim) == d; });
+    };
     for (size_t d = 0; d < shape.size() && !found; ++d) {
-      if (product(shape, 0, d) != before) continue;
+      if (product(shape, 0, d) != before || taken(d)) continue;
       Terms one;
       one.shards.push_back({static_cast<int>(d), t.axes});
       const Layout candidate = MakeLayout(one, shape, x.mesh());

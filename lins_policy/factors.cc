@@ -12,9 +12,9 @@ namespace lins {
 namespace {
 
 constexpr char kGrammar[] =
-    "legal are a preset (ddp, zero1, zero2, zero3, fsdp2, hsdp, mics:<ranks>, zero++:<ranks>) or "
-    "'P=.. G=.. OS=..' with numbers "
-    "like 8 or GPUs x nodes like 8x2";
+    "legal are a preset (ddp, zero1, zero2, zero3, fsdp2, hsdp, mics:<ranks>, zero++:<ranks>, "
+    "paro-nig, paro-iig, paro-igg) or 'P=.. G=.. OS=..' with numbers like 8 or GPUs x nodes like "
+    "8x2";
 
 // Axis sizes in the order of factors.
 std::vector<int64_t> Chain(const Mesh& mesh) {
@@ -43,6 +43,14 @@ absl::StatusOr<Factors> ParseFactors(absl::string_view text, absl::string_view s
   return out;
 }
 
+// Whether a state in `a` pieces becomes one in `b` pieces by cutting each piece further.
+bool Divides(const Factors& a, const Factors& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (b[i] % a[i] != 0) return false;
+  }
+  return true;
+}
+
 absl::StatusOr<Policy> Preset(absl::string_view name, const Mesh& mesh) {
   const std::pair<absl::string_view, absl::string_view> split =
       absl::StrSplit(name, absl::MaxSplits(':', 1));
@@ -61,11 +69,13 @@ absl::StatusOr<Policy> Preset(absl::string_view name, const Mesh& mesh) {
   if (name == "zero1") return Policy{one, one, all, {}};
   if (name == "zero2") return Policy{one, all, all, {}};
   if (name == "zero3" || name == "fsdp2") return Policy{all, all, all, {}};
-  if (name == "hsdp") {
-    Factors node = one;
-    node[0] = all[0];
-    return Policy{node, node, node, {}};
-  }
+  Factors node = one;
+  node[0] = all[0];
+  if (name == "hsdp") return Policy{node, node, node, {}};
+  // PaRO's classes: P, G and OS each not cut (n), cut within a node (i), or over all ranks (g).
+  if (name == "paro-nig") return Policy{one, node, all, {}};
+  if (name == "paro-iig") return Policy{node, node, all, {}};
+  if (name == "paro-igg") return Policy{node, all, all, {}};
   return InvalidArgument("unknown policy '", name, "': ", kGrammar);
 }
 
@@ -107,7 +117,18 @@ absl::StatusOr<Factors> SpreadFactor(int64_t pieces, const Mesh& mesh) {
   return out;
 }
 
-absl::Status ValidatePolicy(const Policy& policy, const Mesh& mesh) {
+absl::StatusOr<Space> ParseSpace(absl::string_view name) {
+  for (const Space s : {Space::kPaper, Space::kNested, Space::kFull}) {
+    if (SpaceName(s) == name) return s;
+  }
+  return InvalidArgument("unknown space '", name, "': legal are 'paper', 'nested' and 'full'");
+}
+
+std::string SpaceName(Space space) {
+  return space == Space::kPaper ? "paper" : space == Space::kNested ? "nested" : "full";
+}
+
+absl::Status ValidatePolicy(const Policy& policy, const Mesh& mesh, Space space) {
   const std::vector<int64_t> chain = Chain(mesh);
   const std::pair<absl::string_view, const Factors*> states[] = {{"between", &policy.between},
                                                                  {"P", &policy.param},
@@ -135,22 +156,20 @@ absl::Status ValidatePolicy(const Policy& policy, const Mesh& mesh) {
   for (int i = policy.between.empty() ? 1 : 0; i < 3; ++i) {
     const auto& [fine, a] = states[i];
     const auto& [coarse, b] = states[i + 1];
-    for (size_t j = 0; j < a->size(); ++j) {
-      if ((*b)[j] % (*a)[j] != 0) {
-        return InvalidArgument(
-            fine, "=", FactorsToString(*a), " is cut finer than ", coarse, "=", FactorsToString(*b),
-            ", or does not divide it: legal are ",
-            i == 0 ? "between <= P, a divisor of it" : "P <= G <= OS, each a divisor of the next");
-      }
-    }
+    if (Divides(*a, *b)) continue;
+    if (i == 1 && space == Space::kFull && Divides(*b, *a) && Divides(*a, policy.optim)) continue;
+    return InvalidArgument(
+        fine, "=", FactorsToString(*a), " is cut finer than ", coarse, "=", FactorsToString(*b),
+        ", or does not divide it: legal are ",
+        i == 0 ? "between <= P, a divisor of it" : "P <= G <= OS, each a divisor of the next");
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<Policy> ParsePolicy(absl::string_view text, const Mesh& mesh) {
+absl::StatusOr<Policy> ParsePolicy(absl::string_view text, const Mesh& mesh, Space space) {
   if (!absl::StrContains(text, '=')) {
     LINS_ASSIGN_OR_RETURN(Policy preset, Preset(text, mesh));
-    LINS_RETURN_IF_ERROR(ValidatePolicy(preset, mesh));
+    LINS_RETURN_IF_ERROR(ValidatePolicy(preset, mesh, space));
     return preset;
   }
   Policy policy;
@@ -171,7 +190,7 @@ absl::StatusOr<Policy> ParsePolicy(absl::string_view text, const Mesh& mesh) {
   if (policy.param.empty() || policy.grad.empty() || policy.optim.empty()) {
     return InvalidArgument("policy '", text, "' must give all of P, G and OS; ", kGrammar);
   }
-  LINS_RETURN_IF_ERROR(ValidatePolicy(policy, mesh));
+  LINS_RETURN_IF_ERROR(ValidatePolicy(policy, mesh, space));
   return policy;
 }
 
@@ -188,20 +207,28 @@ std::vector<Factors> LegalFactors(int64_t gpus_per_node, int64_t nodes) {
 
 std::vector<Policy> LegalPolicies(int64_t gpus_per_node, int64_t nodes, Space space) {
   const std::vector<Factors> all = LegalFactors(gpus_per_node, nodes);
-  const auto divides = [](const Factors& a, const Factors& b) {
-    return b[0] % a[0] == 0 && b[1] % a[1] == 0;
-  };
   std::vector<Policy> out;
   for (const Factors& p : all) {
     for (const Factors& g : all) {
+      const bool wide = space == Space::kFull && Divides(g, p);
+      if (!Divides(p, g) && !wide) continue;
       for (const Factors& o : all) {
-        if (!divides(p, g) || !divides(g, o)) continue;
+        if (!Divides(g, o) || !Divides(p, o)) continue;
         if (space == Space::kPaper && g != p && g != o) continue;
         out.push_back({p, g, o, {}});
+        if (space != Space::kFull) continue;
+        for (const Factors& b : all) {
+          if (b != p && Divides(b, p)) out.push_back({p, g, o, b});
+        }
       }
     }
   }
   return out;
+}
+
+std::vector<std::string> PresetNames() {
+  return {"ddp",    "zero1",    "zero2",    "zero3",    "fsdp2",   "hsdp",
+          "mics:8", "zero++:8", "paro-nig", "paro-iig", "paro-igg"};
 }
 
 }  // namespace lins

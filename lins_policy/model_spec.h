@@ -19,9 +19,9 @@ namespace lins {
 // Parameters that are gathered and reduced together.
 struct Unit {
   std::string name;
-  int64_t parameters = 0;  // elements, frozen ones included; a tied parameter counts once
-  int64_t repeat = 1;      // so many units alike, one after another
-  int64_t frozen = 0;      // of `parameters`: they have no gradient and no optimizer state
+  int64_t parameters = 0;        // elements, frozen ones included; a tied parameter counts once
+  int64_t repeat = 1;            // so many units alike, one after another
+  int64_t frozen = 0;            // of `parameters`: they have no gradient and no optimizer state
   double forward_flops = 0;      // of one micro-batch; a backward takes twice as many
   int64_t activation_bytes = 0;  // kept from a forward to its backward, one micro-batch
   int64_t boundary_bytes = 0;    // kept in its place under recomputation: the unit's inputs
@@ -31,6 +31,8 @@ struct Unit {
 };
 
 enum class Recompute { kNone, kFull };  // kFull: units recompute their forward in the backward
+absl::StatusOr<Recompute> ParseRecompute(absl::string_view name);
+absl::string_view RecomputeName(Recompute recompute);
 
 struct LlamaShape {
   int64_t hidden, layers, ffn, vocabulary = 32000;
@@ -60,6 +62,9 @@ struct ModelSpec {
   // One GPU's share: each unit's parameters, flops and activations divided by `tensor`, the copies
   // of repeated units by `pipeline`. Errors: factors that do not divide.
   absl::StatusOr<ModelSpec> Parallel(int64_t tensor, int64_t pipeline) const;
+
+  // Another number of sequences at once: flops and activations grow with it.
+  absl::StatusOr<ModelSpec> WithMicroBatch(int64_t micro_batch) const;
 
   int64_t parameters() const;  // all, repeats included
   int64_t tokens() const { return training.seq_len * training.micro_batch; }

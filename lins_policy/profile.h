@@ -12,21 +12,22 @@
 //   measured       a point of its mesh, or the line between two neighbouring points of one regime
 //   extrapolated   between two regimes, outside the measured sizes, or on a mesh never measured
 // A lone point far above both neighbours is a spike: it is kept in the file, and not used. Times
-// never fall as bytes grow.
+// never fall as bytes grow. A profile may be asked from several threads at once.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "nlohmann/json_fwd.hpp"
 #include "placement/redistribution.h"
 
 namespace lins {
+
+class ProfileMeshes;
 
 struct ProfilePoint {
   int64_t bytes = 0;
@@ -38,7 +39,7 @@ struct ProfilePoint {
 struct ProfileCurve {
   StepKind op;  // all_gather, reduce_scatter, all_reduce, broadcast or all_to_all
   int64_t gpus = 1, nodes = 1;
-  std::vector<ProfilePoint> points;  // by bytes, each once
+  std::vector<ProfilePoint> points;  // Create sorts them by bytes
 };
 
 // What was measured of computing, all of it optional.
@@ -75,9 +76,8 @@ class Profile : public CostModel {
   static absl::StatusOr<Profile> Model(const LinkModel& links);  // source() is "model"
   // Checked as a file is: operations missing, times not positive, sizes twice, meshes beyond the
   // cluster are errors.
-  static absl::StatusOr<Profile> Create(std::string name, std::string source,
-                                        int64_t gpus_per_node, int64_t nodes,
-                                        std::vector<ProfileCurve> curves,
+  static absl::StatusOr<Profile> Create(std::string name, std::string source, int64_t gpus_per_node,
+                                        int64_t nodes, std::vector<ProfileCurve> curves,
                                         ComputeProfile compute = {},
                                         std::map<std::string, std::string> environment = {});
   static std::vector<std::string> ShippedNames();
@@ -87,10 +87,14 @@ class Profile : public CostModel {
 
   // Errors: an operation without collectives (slice, local), bytes < 0, gpus outside
   // 1..gpus_per_node, nodes < 1. A group of one rank takes 0 seconds, and so do 0 bytes.
+  // Nor is there an answer over more nodes than one when one was all that was measured.
   absl::StatusOr<Estimate> Time(StepKind op, int64_t bytes, int64_t gpus, int64_t nodes) const;
   // The same for the planner: slice, local and groups of one are free, permute and exchange cost
-  // what an all-to-all does.
+  // what an all-to-all does. Infinity where Time is an error.
   double Seconds(StepKind op, int64_t bytes, int64_t gpus, int64_t nodes) const override;
+
+  // OK when every group of a mesh of `nodes` x `gpus` ranks has a time for every operation.
+  absl::Status CanPrice(int64_t gpus, int64_t nodes) const;
 
   const std::string& name() const { return name_; }
   const std::string& source() const { return source_; }  // "measured", "model", or a citation
@@ -113,12 +117,12 @@ class Profile : public CostModel {
   std::vector<RegimeChange> RegimeChanges() const;
 
  private:
-  friend class ProfileReader;
   std::string name_, source_;
   int64_t gpus_per_node_ = 1, nodes_ = 1;
   std::vector<ProfileCurve> curves_;
   ComputeProfile compute_;
   std::map<std::string, std::string> environment_;
+  std::shared_ptr<const ProfileMeshes> meshes_;  // shared by copies
 };
 
 }  // namespace lins

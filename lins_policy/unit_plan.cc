@@ -32,12 +32,8 @@ int64_t PaddedTotal(int64_t numel, const Mesh& mesh) {
   return (numel + k - 1) / k * k;
 }
 
-absl::StatusOr<UnitPlan> MakeUnitPlan(const Policy& policy, int64_t numel, const Mesh& mesh,
-                                      const StateSizes& sizes) {
-  LINS_RETURN_IF_ERROR(ValidatePolicy(policy, mesh));
-  const int64_t total = PaddedTotal(numel, mesh);
-  const Shape shape = {total};
-  const Layout replicated = Layout::Replicated(shape, mesh);
+UnitLayouts MakeUnitLayouts(const Policy& policy, int64_t total, const Mesh& mesh) {
+  const Layout whole = Layout::Replicated({total}, mesh);
   const Axes p = ChainAxes(policy, policy.param, mesh);
   const Axes g = ChainAxes(policy, policy.grad, mesh);
   const Axes o = ChainAxes(policy, policy.optim, mesh);
@@ -47,25 +43,39 @@ absl::StatusOr<UnitPlan> MakeUnitPlan(const Policy& policy, int64_t numel, const
   const Axes rest = Subtract(mesh, all, g);
   if (mesh.size() > 1) contribution.partials.push_back({ReduceOp::kSum, all});
   if (Mesh::GroupSize(rest) > 1) grad.partials.push_back({ReduceOp::kSum, rest});
-  UnitPlan plan{policy,
-                total,
-                replicated.WithTerms(SplitBy(p)),
-                replicated.WithTerms(SplitBy(o)),
-                replicated.WithTerms(SplitBy(b)),
-                replicated.WithTerms(contribution),
-                replicated.WithTerms(grad),
-                {replicated, replicated, 0, {}},
-                {replicated, replicated, 0, {}},
-                {replicated, replicated, 0, {}},
-                {replicated, replicated, 0, {}},
-                {replicated, replicated, 0, {}}};
-  LINS_ASSIGN_OR_RETURN(plan.gather, PlanRedistribution(plan.param, replicated, sizes.param));
-  LINS_ASSIGN_OR_RETURN(plan.regather, PlanRedistribution(plan.between, replicated, sizes.param));
-  LINS_ASSIGN_OR_RETURN(plan.accumulate,
-                        PlanRedistribution(plan.contribution, plan.grad, sizes.grad));
-  LINS_ASSIGN_OR_RETURN(plan.reduce, PlanRedistribution(plan.grad, plan.optim, sizes.grad));
-  LINS_ASSIGN_OR_RETURN(plan.update, PlanRedistribution(plan.optim, plan.param, sizes.param));
-  return plan;
+  return {whole,
+          whole.WithTerms(SplitBy(p)),
+          whole.WithTerms(SplitBy(o)),
+          whole.WithTerms(SplitBy(b)),
+          whole.WithTerms(contribution),
+          whole.WithTerms(grad)};
+}
+
+absl::StatusOr<UnitPlan> MakeUnitPlan(const Policy& policy, int64_t numel, const Mesh& mesh,
+                                      const StateSizes& sizes, const PlanOptions& options) {
+  LINS_RETURN_IF_ERROR(ValidatePolicy(policy, mesh, Space::kFull));
+  const int64_t total = PaddedTotal(numel, mesh);
+  const UnitLayouts at = MakeUnitLayouts(policy, total, mesh);
+  const auto plan = [&](const Layout& src, const Layout& dst, int64_t itemsize) {
+    return PlanRedistribution(src, dst, itemsize, options);
+  };
+  LINS_ASSIGN_OR_RETURN(RedistributionPlan gather, plan(at.param, at.whole, sizes.param));
+  LINS_ASSIGN_OR_RETURN(RedistributionPlan regather, plan(at.between, at.whole, sizes.param));
+  LINS_ASSIGN_OR_RETURN(RedistributionPlan accumulate, plan(at.contribution, at.grad, sizes.grad));
+  LINS_ASSIGN_OR_RETURN(RedistributionPlan reduce, plan(at.grad, at.optim, sizes.grad));
+  LINS_ASSIGN_OR_RETURN(RedistributionPlan update, plan(at.optim, at.param, sizes.param));
+  return UnitPlan{policy,
+                  total,
+                  at.param,
+                  at.optim,
+                  at.between,
+                  at.contribution,
+                  at.grad,
+                  std::move(gather),
+                  std::move(regather),
+                  std::move(accumulate),
+                  std::move(reduce),
+                  std::move(update)};
 }
 
 StateBytes HeldBytes(const UnitPlan& plan, const StateSizes& sizes) {

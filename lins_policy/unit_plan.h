@@ -27,13 +27,19 @@ struct StateSizes {
   int64_t moments = 8;  // of the optimizer, Adam: two times fp32
 };
 
-struct UnitPlan {
-  Policy policy;
-  int64_t total;  // padded elements
+// Where the states of one flat buffer are. Its shape is {total}.
+struct UnitLayouts {
+  Layout whole;  // every rank has all of it
   Layout param, optim;
   Layout between;       // of P from the end of a forward to the backward
   Layout contribution;  // +sum over all ranks: what a backward leaves
   Layout grad;          // split like G, +sum over the other axes
+};
+
+struct UnitPlan {
+  Policy policy;
+  int64_t total;                                     // padded elements
+  Layout param, optim, between, contribution, grad;  // as in UnitLayouts
   RedistributionPlan gather, regather, accumulate, reduce, update;
 };
 
@@ -45,8 +51,14 @@ Axes ChainAxes(const Policy& policy, const Factors& state, const Mesh& mesh);
 // it, an all-reduce included, has equal pieces.
 int64_t PaddedTotal(int64_t numel, const Mesh& mesh);
 
+// The policy's layouts on a buffer of `total` elements; the policy is valid.
+UnitLayouts MakeUnitLayouts(const Policy& policy, int64_t total, const Mesh& mesh);
+
+// The redistributions are the cheapest by options.cost_model, or by bytes without one. G may be cut
+// into fewer pieces than P.
 absl::StatusOr<UnitPlan> MakeUnitPlan(const Policy& policy, int64_t numel, const Mesh& mesh,
-                                      const StateSizes& sizes = {});
+                                      const StateSizes& sizes = {},
+                                      const PlanOptions& options = {});
 
 // What a rank keeps between steps, in bytes, padding included.
 struct StateBytes {

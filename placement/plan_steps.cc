@@ -13,8 +13,8 @@ class Received {
 
   void Add(StepCosts& costs, const Edge& edge, int from, int to, int64_t worst) {
     if (worst == 0) return;
-    const bool equal = space_.even_line() && (edge.kind != EdgeKind::kMove ||
-                                              space_.EvenOverlap(from, to) >= 0);
+    const bool equal =
+        space_.even_line() && (edge.kind != EdgeKind::kMove || space_.EvenOverlap(from, to) >= 0);
     if (equal) {
       all_ += worst;
       return;

@@ -94,6 +94,10 @@ int64_t StepVolume(StepKind kind, int64_t in, int64_t out);
 std::pair<int64_t, int64_t> GpusAndNodes(const Mesh& mesh, const Axes& axes);
 // Bytes that `rank` receives in the step.
 int64_t RecvBytes(const Step& step, int64_t rank, int64_t itemsize);
+// The most bytes that `rank` has alive at once while a plan runs, all counted: the source, which is
+// the caller's to the end, input and output of a step, and what is packed for its collective.
+// peak_bytes, in contrast, is input and output of a step alone.
+int64_t LiveBytes(const RedistributionPlan& plan, int64_t rank);
 // Received bytes of the worst rank that no plan can avoid (docs/redistribution.md has the
 // argument).
 int64_t LowerBoundBytes(const Layout& src, const Layout& dst, int64_t itemsize);

@@ -372,7 +372,7 @@ class Search {
   const int64_t limit_;   // and none holds more than this
   const int64_t counts_;  // numbers in a label: one a rank, or none
   int goal_ = 0;
-  double last_ = 0;  // seconds that no last step undercuts
+  double last_ = 0;                                    // seconds that no last step undercuts
   bool only_sums_ = true;                              // among what the destination leaves pending
   std::tuple<double, int64_t, int, int64_t> best_ = {  // of the labels that reach the destination
       std::numeric_limits<double>::infinity(), 0, 0, 0};

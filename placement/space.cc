@@ -30,6 +30,19 @@ bool IsChain(const std::vector<int64_t>& boundaries) {
   return true;
 }
 
+// `own` and those of `other` that fit among them: no part of one family is then inside a larger
+// part of the other.
+std::vector<int64_t> Refined(std::vector<int64_t> own, const std::vector<int64_t>& other) {
+  for (int64_t boundary : other) {
+    std::vector<int64_t> more = own;
+    more.push_back(boundary);
+    std::sort(more.begin(), more.end());
+    more.erase(std::unique(more.begin(), more.end()), more.end());
+    if (IsChain(more)) own = std::move(more);
+  }
+  return own;
+}
+
 Axes UsedAxes(const Layout& layout) {
   Axes out = layout.SplitAxes();
   const Axes partial = layout.PartialAxes();
@@ -121,7 +134,8 @@ void PlanSpace::AddItems() {
     // Parts of one axis that do not fit into each other (`gpu:2` and `gpu:3`) stay apart.
     std::vector<std::vector<int64_t>> families = {Boundaries(whole, both, axis)};
     if (!IsChain(families[0])) {
-      families = {Boundaries(whole, a, axis), Boundaries(whole, b, axis)};
+      const auto of_src = Boundaries(whole, a, axis), of_dst = Boundaries(whole, b, axis);
+      families = {Refined(of_src, of_dst), Refined(of_dst, of_src)};
       chains_ = false;
     }
     for (const std::vector<int64_t>& f : families) {

@@ -46,7 +46,8 @@ class PlanSpace {
     int64_t most = 0;                                // elements on the fullest rank
     const int64_t* held = nullptr;                   // elements on each rank
     const int64_t *begin = nullptr, *end = nullptr;  // F and O: the range in the flattened elements
-    // even_line(): its atoms and its items, plus one, major to minor, one a byte from the lowest on.
+    // even_line(): its atoms and its items, plus one, major to minor, one a byte from the lowest
+    // on.
     uint64_t line = 0, path = 0;
   };
   // Pending reductions: the atoms of each of ops().
@@ -151,10 +152,10 @@ class PlanSpace {
   int64_t ranks_, numel_;
   RankVectors vectors_;
   std::vector<Item> items_;
-  size_t atoms_ = 0;                               // items_[0, atoms_) are atoms, in mesh order
+  size_t atoms_ = 0;  // items_[0, atoms_) are atoms, in mesh order
   bool chains_ = true, even_line_ = false;
   mutable std::vector<std::vector<int64_t>> coordinates_;  // [item][rank], made on demand
-  std::vector<Node> nodes_;                        // roots first: one a dimension, then F's
+  std::vector<Node> nodes_;                                // roots first: one a dimension, then F's
   std::vector<std::pair<int64_t, int64_t>> windows_;
   std::vector<OwnedTerm> owners_;
   std::vector<std::unique_ptr<Split>> splits_;

@@ -218,17 +218,18 @@ Axes PlanSpace::Added(int from_id, int to_id) const {
 }
 
 Axes PlanSpace::ToAxes(AxisMask atoms) const {
-  Axes out;
+  // An axis with parts that do not fit into each other counts as a whole.
+  absl::InlinedVector<bool, 4> clash(mesh().ndim(), false);
   for (size_t i = 0; i < atoms_; ++i) {
     if (!(atoms >> i & 1)) continue;
-    // Parts that do not fit into each other: the whole axis.
-    const bool clash = (items_[i].blocks & atoms) != (AxisMask{1} << i);
-    const int axis = items_[i].axis.axis;
-    const SubAxis add = clash ? SubAxis{axis, mesh().shape()[axis], 1} : items_[i].axis;
-    const bool known = std::any_of(out.begin(), out.end(), [&](const SubAxis& a) {
-      return a.axis == axis && a.size == mesh().shape()[axis];
-    });
-    if (!known) out.push_back(add);
+    clash[items_[i].axis.axis] |= (items_[i].blocks & atoms) != (AxisMask{1} << i);
+  }
+  Axes out;
+  for (int axis = 0; axis < mesh().ndim(); ++axis) {
+    if (clash[axis]) out.push_back({axis, mesh().shape()[axis], 1});
+  }
+  for (size_t i = 0; i < atoms_; ++i) {
+    if ((atoms >> i & 1) && !clash[items_[i].axis.axis]) out.push_back(items_[i].axis);
   }
   return Canonical(mesh(), out);
 }

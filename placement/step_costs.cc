@@ -87,8 +87,7 @@ double StepCosts::Seconds(const Edge& edge, int from, int to, int64_t worst) {
   const int64_t in = s_.split(from).most, out = s_.split(to).most;
   switch (edge.kind) {
     case EdgeKind::kScatter:
-      return ModelSeconds(StepKind::kReduceScatter,
-                          StepVolume(StepKind::kReduceScatter, in, out),
+      return ModelSeconds(StepKind::kReduceScatter, StepVolume(StepKind::kReduceScatter, in, out),
                           s_.chains() ? s_.GroupOf(s_.split(to).covers & ~s_.split(from).covers)
                                       : GpusAndNodes(s_.mesh(), s_.Added(from, to)));
     case EdgeKind::kReduce:

@@ -50,13 +50,13 @@ void ForEachUnwritten(const std::vector<Window>& windows, const std::vector<bool
 
 FlatBuffer::FlatBuffer(std::string unit, std::vector<NamedParam> params, const Policy& policy,
                        const StateTypes& types, bool check_init, const LiveMesh& mesh,
-                       std::shared_ptr<BufferPool> pool)
+                       std::shared_ptr<BufferPool> pool, const CostModel* cost_model)
     : unit_(std::move(unit)),
       trainable_(params.at(0).param.requires_grad()),
       numel_(TotalNumel(params)),
       mesh_(mesh),
       pool_(std::move(pool)),
-      plan_(ValueOrThrow(MakeUnitPlan(policy, numel_, mesh, Sizes(types)))),
+      plan_(ValueOrThrow(MakeUnitPlan(policy, numel_, mesh, Sizes(types), {cost_model, {}}))),
       gather_(PreparedPlan::Create(plan_.gather, mesh, Role::kGather, unit_)),
       regather_(PreparedPlan::Create(plan_.regather, mesh, Role::kGather, unit_)),
       accumulate_(PreparedPlan::Create(plan_.accumulate, mesh, Role::kReduce, unit_)),

@@ -45,9 +45,10 @@ struct Window {
 class FlatBuffer {
  public:
   // Collective: every rank gets rank 0's values; with check_init it is an error when they differ.
+  // The cost model, if any, chooses among redistributions; it is not kept.
   FlatBuffer(std::string unit, std::vector<NamedParam> params, const Policy& policy,
              const StateTypes& types, bool check_init, const LiveMesh& mesh,
-             std::shared_ptr<BufferPool> pool);
+             std::shared_ptr<BufferPool> pool, const CostModel* cost_model = nullptr);
   ~FlatBuffer();
   FlatBuffer(const FlatBuffer&) = delete;
 

@@ -106,16 +106,37 @@ void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
     }
     for (auto& params : classes) {
       const StateTypes types = TypesOf(params[0].param, options_);
-      unit.buffers.push_back(std::make_unique<FlatBuffer>(unit.name.empty() ? "root" : unit.name,
-                                                          std::move(params), specs[u].policy, types,
-                                                          options_.check_init, mesh_, pool_));
+      unit.buffers.push_back(std::make_unique<FlatBuffer>(
+          unit.name.empty() ? "root" : unit.name, std::move(params), specs[u].policy, types,
+          options_.check_init, mesh_, pool_, options_.cost_model.get()));
       if (unit.buffers.back()->trainable())
         WatchGradients(static_cast<int>(u), *unit.buffers.back());
     }
   }
+  if (options_.cost_model) mesh_.world().CheckAgreement("the plan's collectives", Collectives());
   ConnectGroups();
   for (size_t u = units_.size(); u-- > 1;) reduce_order_.push_back(static_cast<int>(u));
   reduce_order_.push_back(0);
+}
+
+// The steps of all redistributions: ranks whose cost models differ would choose different ones.
+std::string ShardedModel::Collectives() const {
+  std::string out;
+  for (const auto& unit : units_) {
+    for (const auto& b : unit->buffers) {
+      const UnitPlan& p = b->plan();
+      absl::StrAppend(&out, b->unit(), ":");
+      for (const RedistributionPlan* r :
+           {&p.gather, &p.regather, &p.accumulate, &p.reduce, &p.update}) {
+        for (const Step& s : r->steps) {
+          absl::StrAppend(&out, " ", StepKindName(s.kind), "(", mesh_.AxesToString(s.axes), ")");
+        }
+        absl::StrAppend(&out, ";");
+      }
+      absl::StrAppend(&out, "\n");
+    }
+  }
+  return out;
 }
 
 // Creates every communicator that a step needs, here and in one order: later, streams of different

@@ -44,6 +44,8 @@ struct ShardOptions {
   bool check_init = false;
   // Default: the parameter's own.
   std::optional<at::ScalarType> param_dtype = {}, grad_dtype = {}, reduce_dtype = {};
+  // Chooses among redistributions, as it did for the plan; null: the fewest received bytes.
+  std::shared_ptr<const CostModel> cost_model = nullptr;
 };
 
 // The distributed states of one parameter. What does not exist (yet) is absent.
@@ -141,6 +143,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
  private:
   ShardedModel(LiveMesh mesh, ShardOptions options);
   void BuildUnits(std::vector<UnitSpec> units);
+  std::string Collectives() const;
   void ConnectGroups();
   void WatchGradients(int unit, FlatBuffer& buffer);
 

@@ -10,4 +10,5 @@ PYBIND11_MODULE(_core, m) {
   lins::BindDTensor(m);
   lins::BindFactories(m);
   lins::BindRuntime(m);
+  lins::BindMeasure(m);
 }

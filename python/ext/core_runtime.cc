@@ -3,6 +3,7 @@
 
 #include "dtensor/backward_error.h"
 #include "dtensor_args.h"
+#include "lins_policy/profile.h"
 #include "runtime/autograd_hooks.h"
 #include "runtime/optimizer.h"
 
@@ -39,7 +40,7 @@ void BindModel(py::module_& m) {
   py::class_<ShardedModel, std::shared_ptr<ShardedModel>>(m, "ShardedModel")
       .def(py::init([](const LiveMesh& mesh, const py::list& units, bool overlap, int prefetch,
                        bool check_init, const py::object& param_dtype, const py::object& grad_dtype,
-                       const py::object& reduce_dtype) {
+                       const py::object& reduce_dtype, const std::optional<Profile>& profile) {
              ShardOptions o;
              o.overlap = overlap;
              o.prefetch = prefetch;
@@ -47,13 +48,14 @@ void BindModel(py::module_& m) {
              o.param_dtype = OptionalDtype(param_dtype);
              o.grad_dtype = OptionalDtype(grad_dtype);
              o.reduce_dtype = OptionalDtype(reduce_dtype);
+             if (profile) o.cost_model = std::make_shared<Profile>(*profile);
              auto specs = ToUnits(units);
              py::gil_scoped_release no_gil;
              return ShardedModel::Create(mesh, std::move(specs), o);
            }),
            py::arg("mesh"), py::arg("units"), py::arg("overlap"), py::arg("prefetch"),
            py::arg("check_init"), py::arg("param_dtype"), py::arg("grad_dtype"),
-           py::arg("reduce_dtype"))
+           py::arg("reduce_dtype"), py::arg("profile"))
       .def("pre_forward", &ShardedModel::PreForward, NoGil())
       .def("post_forward", &ShardedModel::PostForward, NoGil())
       .def("enter_unit", &ShardedModel::EnterUnit, NoGil())

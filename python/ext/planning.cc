@@ -1,13 +1,18 @@
 // lins._planning: meshes, layouts and redistribution plans, without torch.
+#include <memory>
 #include <optional>
 
 #include "absl/hash/hash.h"
 #include "common.h"
 #include "placement/redistribution.h"
+#include "profile.h"
 
 namespace lins {
 
 void BindPolicy(py::module_& m);
+void BindModel(py::module_& m);
+void BindSolving(py::module_& m);
+void BindProfile(py::module_& m);
 
 namespace {
 
@@ -154,6 +159,14 @@ class PythonCostModel : public CostModel {
   py::object profile_;
 };
 
+// The cost model that a profile argument means, or null without one.
+std::unique_ptr<CostModel> ToCostModel(py::object profile) {
+  if (profile.is_none()) return nullptr;
+  const bool named = py::isinstance<Profile>(profile) || !py::hasattr(profile, "time");
+  if (named) return std::make_unique<Profile>(ToProfile(profile));
+  return std::make_unique<PythonCostModel>(std::move(profile));
+}
+
 void BindPlans(py::module_& m) {
   py::class_<Step>(m, "Step", "One step of a redistribution plan.")
       .def_property_readonly("kind", [](const Step& s) { return Str(StepKindName(s.kind)); })
@@ -175,25 +188,41 @@ void BindPlans(py::module_& m) {
       .def_readonly("dst", &RedistributionPlan::dst)
       .def_readonly("steps", &RedistributionPlan::steps)
       .def_readonly("recv_bytes", &RedistributionPlan::recv_bytes)
-      .def_readonly("peak_bytes", &RedistributionPlan::peak_bytes)
+      .def_readonly("peak_bytes", &RedistributionPlan::peak_bytes,
+                    "Input and output of one step alive at once: the largest over the steps.")
+      .def_property_readonly(
+          "live_bytes",
+          [](const RedistributionPlan& p) {
+            int64_t most = 0;
+            for (int64_t r = 0; r < p.src.mesh().size(); ++r)
+              most = std::max(most, LiveBytes(p, r));
+            return most;
+          },
+          "All that the worst rank has alive at once while the plan runs: the source, a step's "
+          "input and output, and what is packed for its collective.")
       .def_readonly("lower_bound_bytes", &RedistributionPlan::lower_bound_bytes)
       .def_readonly("seconds", &RedistributionPlan::seconds)
       .def("__repr__", &RedistributionPlan::ToString);
   m.def(
       "plan_redistribution",
-      [](const Layout& src, const Layout& dst, int64_t itemsize, py::object profile,
+      [](const Layout& src, const Layout& dst, int64_t itemsize, py::object priced_by,
          std::optional<int64_t> max_peak_bytes) {
         PlanOptions options;
         options.max_peak_bytes = max_peak_bytes;
-        std::optional<PythonCostModel> model;
-        if (!profile.is_none()) options.cost_model = &model.emplace(std::move(profile));
+        const std::unique_ptr<CostModel> model = ToCostModel(std::move(priced_by));
+        options.cost_model = model.get();
+        if (const auto* profile = dynamic_cast<const Profile*>(model.get())) {
+          const int64_t gpus = src.mesh().shape().back();
+          ThrowIfError(profile->CanPrice(gpus, src.mesh().size() / gpus));
+        }
         return ValueOrThrow(PlanRedistribution(src, dst, itemsize, options));
       },
       py::arg("src"), py::arg("dst"), py::arg("itemsize") = 4, py::arg("profile") = py::none(),
       py::arg("max_peak_bytes") = py::none(),
       "The cheapest sequence of steps from one layout to another of the same shape and mesh.\n\n"
-      "Without a profile the fewest bytes received by the worst rank; with one (an object with "
-      "time(op, nbytes, gpus=, nodes=) in seconds) the least time. Bytes are per rank.");
+      "Without a profile the fewest bytes received by the worst rank; with one (a Profile, a\n"
+      "shipped name, a path, or any object with time(op, nbytes, gpus=, nodes=) in seconds) the\n"
+      "least time. Bytes are per rank.");
 }
 
 }  // namespace
@@ -207,4 +236,7 @@ PYBIND11_MODULE(_planning, m) {
   lins::BindLayout(m);
   lins::BindPlans(m);
   lins::BindPolicy(m);
+  lins::BindProfile(m);
+  lins::BindModel(m);
+  lins::BindSolving(m);
 }

@@ -3,16 +3,6 @@
 #include "lins_policy/unit_plan.h"
 
 namespace lins {
-namespace {
-
-Space ParseSpace(const std::string& name) {
-  if (name == "paper") return Space::kPaper;
-  if (name == "nested") return Space::kNested;
-  throw Error("unknown space '" + name + "': legal are 'paper' and 'nested'");
-}
-
-}  // namespace
-
 void BindPolicy(py::module_& m) {
   py::class_<Policy>(m, "Placement", "The factors of P, G and OS, fastest axis first.")
       .def(py::init([](const std::string& text, const Mesh& mesh) {
@@ -81,7 +71,8 @@ void BindPolicy(py::module_& m) {
         if (gpus_per_node < 1 || nodes < 1)
           throw Error("gpus_per_node and nodes must be at least 1");
         py::list out;
-        for (const Policy& p : LegalPolicies(gpus_per_node, nodes, ParseSpace(space))) {
+        for (const Policy& p :
+             LegalPolicies(gpus_per_node, nodes, ValueOrThrow(ParseSpace(space)))) {
           out.append(py::make_tuple(ToTuple(p.param), ToTuple(p.grad), ToTuple(p.optim)));
         }
         return out;

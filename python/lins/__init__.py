@@ -6,32 +6,57 @@ Without torch installed, meshes, layouts and planning are there; with it, everyt
 import importlib.util
 
 from lins._planning import (
+    Cluster,
     Layout,
     Mesh,
+    ModelSpec,
     Partial,
+    Plan,
+    Profile,
     RedistributionPlan,
     Replicate,
+    Report,
     Shard,
+    Simulation,
+    Unit,
+    diff,
+    explain_frontier,
+    explain_table3,
     legal_plans,
     plan_redistribution,
+    reproduce_table3,
 )
 from lins.errors import Infeasible, LinsError
 from lins.inspection import inspect
+from lins.planner import frontier, solve
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Cluster",
     "Infeasible",
     "Layout",
     "LinsError",
     "Mesh",
+    "ModelSpec",
     "Partial",
+    "Plan",
+    "Profile",
     "RedistributionPlan",
     "Replicate",
+    "Report",
     "Shard",
+    "Simulation",
+    "Unit",
+    "diff",
+    "explain_frontier",
+    "explain_table3",
+    "frontier",
     "inspect",
     "legal_plans",
     "plan_redistribution",
+    "reproduce_table3",
+    "solve",
 ]
 
 if importlib.util.find_spec("torch") is not None:
@@ -47,12 +72,15 @@ if importlib.util.find_spec("torch") is not None:
         zeros,
     )
     from lins.access import State, memory, micro_batch, states, unsharded
+    from lins.description import describe
     from lins.guards import no_communication
     from lins.live import init_mesh
     from lins.optimizers import AdamW, clip_grad_norm_
     from lins.policy import Policy
+    from lins.profiling.units import measure_units
     from lins.sharding import lins_shard
     from lins.tracing import TraceRecord, trace
+    from lins.watch import Watch
 
     __all__ += [
         "AdamW",
@@ -60,12 +88,15 @@ if importlib.util.find_spec("torch") is not None:
         "Policy",
         "State",
         "TraceRecord",
+        "Watch",
         "clip_grad_norm_",
+        "describe",
         "distribute_tensor",
         "empty",
         "full",
         "init_mesh",
         "lins_shard",
+        "measure_units",
         "memory",
         "micro_batch",
         "no_communication",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sys
@@ -10,14 +9,14 @@ from importlib import util
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 import lins
+from lins import cli_plan
+from lins.cli_common import console, json_option, need_torch, print_json
+from lins.cli_profile import profile
 from lins.errors import LinsError
-
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables.")
 
 
 class _Group(click.Group):
@@ -71,16 +70,6 @@ _mesh_option = click.option(
 )
 
 
-def _console() -> Console:
-    """Standard output; wide where nobody looks, so that no cell is folded."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=140)
-
-
-def _print_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2))
-
-
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(lins.__version__, prog_name="lins")
 def main() -> None:
@@ -97,7 +86,7 @@ def main() -> None:
     multiple=True,
     help="A plan to train under, repeatable: ddp, zero3, 'P=1 G=1 OS=2', ...",
 )
-@_json_option
+@json_option
 def demo(
     short: bool, steps: int | None, tied: bool, policies: tuple[str, ...], as_json: bool
 ) -> None:
@@ -107,10 +96,10 @@ def demo(
     losses beside those of a single process. Exit code 1 when any of them disagree. Under torchrun
     it runs on torchrun's processes.
     """
-    _need_torch("demo")
+    need_torch("demo")
     from lins.demo import run
-    from lins.demo.launch import Interrupted
     from lins.demo.settings import Settings
+    from lins.processes import Interrupted
 
     changes: dict[str, Any] = {"tied": tied}
     if steps is not None:
@@ -125,11 +114,11 @@ def demo(
     if report is None:
         return
     if as_json:
-        _print_json(report)
+        print_json(report)
     else:
         from lins.demo.report import show
 
-        show(report, _console())
+        show(report, console())
     if not (report["agree"] and report["bytes_as_planned"]):
         sys.exit(1)
 
@@ -138,7 +127,7 @@ def demo(
 @click.argument("layout")
 @_shape_option
 @_mesh_option
-@_json_option
+@json_option
 def inspect(layout: str, shape: tuple[int, ...], mesh: lins.Mesh, as_json: bool) -> None:
     """Show who owns what under LAYOUT.
 
@@ -155,7 +144,7 @@ def inspect(layout: str, shape: tuple[int, ...], mesh: lins.Mesh, as_json: bool)
         for r in range(mesh.size)
     ]
     if as_json:
-        _print_json(
+        print_json(
             {"layout": str(value), "shape": list(shape), "mesh": _axes(mesh), "ranks": ranks}
         )
         return
@@ -170,7 +159,7 @@ def inspect(layout: str, shape: tuple[int, ...], mesh: lins.Mesh, as_json: bool)
         ranges = [f"{a}:{b}" if b > a else "-" for a, b in r["ranges"]]
         cells = (r["rank"], *r["coordinate"], *ranges, r["local_shape"])
         table.add_row(*(escape(str(c)) for c in cells))
-    _console().print(table)
+    console().print(table)
 
 
 @main.command()
@@ -179,7 +168,7 @@ def inspect(layout: str, shape: tuple[int, ...], mesh: lins.Mesh, as_json: bool)
 @_shape_option
 @_mesh_option
 @click.option("--itemsize", type=click.IntRange(min=1), default=4, help="Bytes per element.")
-@_json_option
+@json_option
 def redistribute(
     src: str, dst: str, shape: tuple[int, ...], mesh: lins.Mesh, itemsize: int, as_json: bool
 ) -> None:
@@ -203,7 +192,7 @@ def redistribute(
     ]
     if as_json:
         totals = {k: getattr(plan, k) for k in ("recv_bytes", "peak_bytes", "lower_bound_bytes")}
-        _print_json(
+        print_json(
             {"src": str(a), "dst": str(b), "shape": list(shape), "mesh": _axes(mesh)}
             | {"itemsize": itemsize, "steps": steps, **totals}
         )
@@ -221,13 +210,13 @@ def redistribute(
     show_default=True,
     help="paper: G is placed like P or like OS.",
 )
-@_json_option
+@json_option
 def legal_plans(gpus: int, nodes: int, space: str, as_json: bool) -> None:
     """List all legal placements of P, G and OS, as GPUs per node x nodes."""
     plans = lins.legal_plans(gpus, nodes, space=space)
     if as_json:
         keys = ("param", "grad", "optim")
-        _print_json([dict(zip(keys, map(list, p), strict=True)) for p in plans])
+        print_json([dict(zip(keys, map(list, p), strict=True)) for p in plans])
         return
     table = Table(
         title=f"{len(plans)} {space} plans on {nodes} x {gpus} GPUs", title_justify="left"
@@ -238,16 +227,16 @@ def legal_plans(gpus: int, nodes: int, space: str, as_json: bool) -> None:
         text = ["x".join(map(str, f)) for f in p]
         policy = " ".join(f"{k}={t}" for k, t in zip(("P", "G", "OS"), text, strict=True))
         table.add_row(str(i), *text, policy)
-    _console().print(table)
+    console().print(table)
 
 
 @main.command()
-@_json_option
+@json_option
 def doctor(as_json: bool) -> None:
     """Report versions, backends, cores and the environment that training would see."""
     facts = _facts()
     if as_json:
-        _print_json(facts)
+        print_json(facts)
         return
     table = Table(show_header=False)
     for key, value in facts.items():
@@ -256,7 +245,11 @@ def doctor(as_json: bool) -> None:
         elif isinstance(value, dict):
             value = "\n".join(f"{k}={v}" for k, v in value.items())
         table.add_row(key, escape(str(value or "-")))
-    _console().print(table)
+    console().print(table)
+
+
+for _command in (profile, *cli_plan.commands):
+    main.add_command(_command)
 
 
 def _facts() -> dict[str, Any]:
@@ -302,8 +295,3 @@ def _nccl() -> str:
 
 def _axes(mesh: lins.Mesh) -> dict[str, int]:
     return dict(zip(mesh.axes, mesh.shape, strict=True))
-
-
-def _need_torch(command: str) -> None:
-    if util.find_spec("torch") is None:
-        raise LinsError(f"lins {command} needs torch: pip install torch")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from lins import _planning
 from lins.errors import LinsValueError
@@ -11,35 +12,146 @@ from lins.errors import LinsValueError
 
 @dataclass(frozen=True)
 class Policy:
-    """Fixed factors for the three states: GPUs per node x nodes, fastest axis first.
+    """Factors for the three states, or the wish to have them solved for when wrapping.
 
-    Policy(param=(4, 1), grad=(4, 1), optim=(8, 1)) is the policy "P=4x1 G=4x1 OS=8x1".
+    Policy(param=(4, 1), grad=(4, 1), optim=(8, 1)) is the policy "P=4x1 G=4x1 OS=8x1": GPUs per
+    node x nodes, fastest axis first. Without factors lins_shard describes the model, and solves for
+    the mesh it is given:
+
+        lins.Policy(objective="comm", cap_bytes=20 * 2**30, micro_batches=4)
+
+    Args:
+        param: pieces of P, and so on for grad and optim: all three or none.
+        grad: of G.
+        optim: of OS.
+        family: "planned".
+        objective: as in lins.solve(); "step" needs a sample, for without one nothing is known of
+            the compute to hide under. Default: "step" with a sample, else "comm".
+        space: as in lins.solve().
+        cap_bytes: of one GPU's memory. Default: the device's memory; on a CPU the machine's,
+            divided among the node's ranks.
+        micro_batches: of one optimizer step.
+        profile: of the cluster: lins.Profile, a shipped name or a path. Default: a model of common
+            link speeds (lins.Profile.model), which is no measurement.
+        sample: what one micro-batch passes to the model, to trace flops and activations.
+        uniform: one choice for all units.
     """
 
-    param: Sequence[int] | int
-    grad: Sequence[int] | int
-    optim: Sequence[int] | int
+    param: Sequence[int] | int | None = None
+    grad: Sequence[int] | int | None = None
+    optim: Sequence[int] | int | None = None
     family: str = "planned"
+    objective: str | None = None
+    space: str = "nested"
+    cap_bytes: int | None = None
+    micro_batches: int = 1
+    profile: Any = None
+    sample: Any = field(default=None, compare=False)
+    uniform: bool = True
+
+    def __post_init__(self) -> None:
+        given = [f is not None for f in (self.param, self.grad, self.optim)]
+        if any(given) and not all(given):
+            raise LinsValueError(f"{self!r}: give all of param, grad and optim, or none of them")
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the factors are given."""
+        return self.param is not None
 
     def __str__(self) -> str:
         def text(f: Sequence[int] | int) -> str:
             return str(f) if isinstance(f, int) else "x".join(str(n) for n in f)
 
+        if not self.fixed:
+            return f"solve({self.objective or 'any objective'}, {self.space})"
         return f"P={text(self.param)} G={text(self.grad)} OS={text(self.optim)}"
 
+    def solve(
+        self, spec: _planning.ModelSpec, mesh: _planning.Mesh, memory_bytes: int
+    ) -> _planning.Plan:
+        """The plan for a model on a mesh of nodes x GPUs of so much memory each."""
+        if len(mesh.shape) != 2:
+            raise LinsValueError(
+                f"{mesh!r} has {len(mesh.shape)} axes: solving knows nodes and GPUs; give factors"
+            )
+        nodes, gpus = mesh.shape
+        profile = self.profile
+        if profile is None:
+            profile = _planning.Profile.model(nodes=nodes, gpus_per_node=gpus)
+        cluster = _planning.Cluster(
+            nodes=nodes, gpus_per_node=gpus, memory_bytes=memory_bytes, profile=profile
+        )
+        return _planning.solve(
+            spec,
+            cluster,
+            micro_batches=self.micro_batches,
+            objective=self.objective or ("comm" if self.sample is None else "step"),
+            space=self.space,
+            family=self.family,
+            cap_bytes=self.cap_bytes,
+            uniform=self.uniform,
+        )
 
-def resolve(policy: object, mesh: _planning.Mesh, family: str) -> _planning.Placement:
-    """The placement that a policy means on a mesh. Raises LinsError with what is legal."""
-    if isinstance(policy, Policy):
+
+@dataclass(frozen=True)
+class Resolved:
+    """What a policy means for a model on a mesh."""
+
+    placements: list[_planning.Placement]  # one for each unit
+    profile: _planning.Profile | None = None  # that chooses among redistributions
+    prefetch: int = 1  # what the plan counts on
+
+    def __str__(self) -> str:
+        prices = f", prices of {self.profile.name}" if self.profile is not None else ""
+        return ", ".join(map(repr, self.placements)) + prices
+
+
+def resolve(
+    policy: object, mesh: _planning.Mesh, family: str, units: Sequence[str] = ("",)
+) -> Resolved:
+    """The placements that a policy means for units on a mesh; "" is the root.
+
+    Raises LinsError with what is legal.
+    """
+    if isinstance(policy, Policy | _planning.Plan):
         family = policy.family
     if family != "planned":
         raise LinsValueError(
             f"family {family!r} cannot be executed: legal is 'planned' (the paper's bucketed "
             "all-reduce and broadcasts are not)"
         )
+    if isinstance(policy, _planning.Plan):
+        return _resolve_plan(policy, mesh, units)
     if not isinstance(policy, str | Policy):
         raise LinsValueError(
             f"policy {policy!r} of type {type(policy).__name__}: legal are a preset or factors as "
-            "a string ('zero3', 'P=1 G=4x1 OS=8x1'), or lins.Policy(param=, grad=, optim=)"
+            "a string ('zero3', 'P=1 G=4x1 OS=8x1'), a lins.Plan, or a lins.Policy"
         )
-    return _planning.Placement(str(policy), mesh)
+    return Resolved([_planning.Placement(str(policy), mesh)] * len(units))
+
+
+def _resolve_plan(plan: _planning.Plan, mesh: _planning.Mesh, units: Sequence[str]) -> Resolved:
+    if tuple(plan.mesh.shape) != tuple(mesh.shape):
+        raise LinsValueError(
+            f"{plan!r} places states over {plan.mesh!r}, and the ranks are {mesh!r}: solve for "
+            "this many nodes and GPUs"
+        )
+    policies = dict(plan.policies)
+    shared = set(policies.values())
+
+    def of(unit: str) -> str:
+        if len(shared) == 1:
+            return next(iter(shared))
+        name = unit or "root"
+        # A plan names units alike once, without their numbers: layers for layers.0, layers.1, ...
+        for known in (name, name.rpartition(".")[0]):
+            if known in policies:
+                return policies[known]
+        raise LinsValueError(
+            f"the plan has no choice for unit {name!r}: it has {', '.join(policies)}; make it from "
+            "lins.describe(model), or solve with uniform=True"
+        )
+
+    placements = [_planning.Placement(of(u), mesh) for u in units]
+    return Resolved(placements, plan.cluster.profile, plan.prefetch)

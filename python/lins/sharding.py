@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from lins import _core
+from lins import _core, _planning
 from lins.errors import LinsError, LinsValueError
-from lins.policy import resolve
+from lins.policy import Policy, resolve
 
 UnitRule = str | Callable[[nn.Module], bool]
 
@@ -44,7 +45,7 @@ def lins_shard(
     units: UnitRule = "block",
     family: str = "planned",
     overlap: bool = True,
-    prefetch: int = 1,
+    prefetch: int | None = None,
     param_dtype: torch.dtype | None = None,
     grad_dtype: torch.dtype | None = None,
     reduce_dtype: torch.dtype | None = None,
@@ -58,12 +59,14 @@ def lins_shard(
         mesh: from lins.init_mesh, or the one that lins.testing.run passes.
         policy: a preset ("ddp", "zero1", "zero2", "zero3", "fsdp2", "hsdp", "mics:8", "zero++:8"),
             factors ("P=1 G=4x1 OS=8x1", also "between=8x1": where P stays from a forward to its
-            backward), or lins.Policy(param=, grad=, optim=).
+            backward); lins.Policy(param=, grad=, optim=) or, to solve now, without factors; or a
+            lins.Plan of lins.solve(), whose profile then also chooses among collectives.
         units: what is gathered and reduced together: "block" (elements of nn.ModuleLists), "linear"
             (every nn.Linear), or a function module -> bool. What no unit holds is the root's.
-        family: "planned": each state moves by the redistribution of fewest received bytes.
+        family: "planned": each state moves by the redistribution of fewest received bytes, or
+            with a Plan of the least time.
         overlap: communicate while computing.
-        prefetch: how many units are gathered ahead.
+        prefetch: how many units are gathered ahead; default: as many as the plan counts on, or 1.
         param_dtype: of P, e.g. torch.bfloat16; masters stay fp32. Default: as the parameter is.
         grad_dtype: accumulation of gradients. Default: param_dtype.
         reduce_dtype: in which gradients are sent. Default: grad_dtype.
@@ -81,10 +84,12 @@ def lins_shard(
         )
     # A rank that finds a mistake must not leave the others waiting: all compare first.
     try:
-        placement = resolve(policy, mesh, family)
         _check(model, init, param_dtype, grad_dtype, reduce_dtype)
-        plan = _find_units(model, units)
-        said = repr(placement)
+        plan = find_units(model, units)
+        if isinstance(policy, Policy) and not policy.fixed:
+            policy = _solve(model, mesh, policy, units, param_dtype, grad_dtype)
+        resolved = resolve(policy, mesh, family, [name for name, _, _ in plan])
+        said = str(resolved)
         error: LinsError | None = None
     except LinsError as e:
         error = e
@@ -96,13 +101,17 @@ def lins_shard(
     names = dict(model.named_parameters())
     core = _core.ShardedModel(
         mesh,
-        [(name, params, placement) for name, _, params in plan],
+        [
+            (name, params, placement)
+            for (name, _, params), placement in zip(plan, resolved.placements, strict=True)
+        ],
         overlap=overlap,
-        prefetch=prefetch,
+        prefetch=resolved.prefetch if prefetch is None else prefetch,
         check_init=init == "check",
         param_dtype=param_dtype,
         grad_dtype=grad_dtype,
         reduce_dtype=reduce_dtype,
+        profile=resolved.profile,
     )
     handle = Handle(core, names)
     _share_buffers(model, mesh)
@@ -114,6 +123,40 @@ def lins_shard(
         _hook(core, index, module, cast)
     model._lins_handle = handle
     return model
+
+
+def _solve(
+    model: nn.Module,
+    mesh: _core.LiveMesh,
+    policy: Policy,
+    units: UnitRule,
+    param_dtype: torch.dtype | None,
+    grad_dtype: torch.dtype | None,
+) -> _planning.Plan:
+    """The plan that a policy without factors asks for."""
+    from lins.description import describe
+
+    first = next(model.parameters(), torch.empty(0))
+    param = param_dtype or first.dtype
+    grad = grad_dtype or param
+    spec = describe(
+        model,
+        policy.sample,
+        units=units,
+        state_bytes={
+            "param": param.itemsize,
+            "grad": grad.itemsize,
+            "master": 0 if param == first.dtype else first.dtype.itemsize,
+            "moments": 2 * first.dtype.itemsize,
+        },
+    )
+    return policy.solve(spec, mesh, _memory_bytes(first.device, mesh.shape[-1]))
+
+
+def _memory_bytes(device: torch.device, ranks_of_node: int) -> int:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks_of_node
 
 
 def _check(model: nn.Module, init: str, *dtypes: torch.dtype | None) -> None:
@@ -136,7 +179,7 @@ def _check(model: nn.Module, init: str, *dtypes: torch.dtype | None) -> None:
             raise LinsValueError(f"{dtype} is no dtype for states: legal are floating-point dtypes")
 
 
-def _find_units(
+def find_units(
     model: nn.Module, rule: UnitRule
 ) -> list[tuple[str, nn.Module, list[tuple[str, nn.Parameter]]]]:
     """[(name, module, its parameters by name)], the root first, in the order of the modules."""

@@ -52,6 +52,41 @@ TEST_P(GlooSweep, ManyOperationsInFlightOverTwoRoles) {
   });
 }
 
+// Gloo itself ends the process of a rank that receives more than it expects.
+TEST(Gloo, RanksThatDisagreeAboutSizeTypeOrOperationTimeOutWithAHint) {
+  const std::function<Work(Communicator&, int64_t)> mistakes[] = {
+      [](Communicator& c, int64_t rank) {
+        const at::Tensor x = at::ones({4 + rank});
+        return c.AllReduce(x, ReduceOp::kSum);
+      },
+      [](Communicator& c, int64_t rank) {
+        return c.AllReduce(at::ones({4}, rank == 0 ? at::kFloat : at::kInt), ReduceOp::kSum);
+      },
+      [](Communicator& c, int64_t rank) {
+        return c.AllReduce(at::ones({4}), rank == 0 ? ReduceOp::kSum : ReduceOp::kMax);
+      },
+      [](Communicator& c, int64_t rank) {
+        return rank == 0 ? c.AllGather(at::ones({8}), at::ones({4}))
+                         : c.AllToAll(at::ones({8}), at::ones({8}));
+      }};
+  for (const auto& mistake : mistakes) {
+    std::string errors[2];
+    RunGloo(
+        2,
+        [&](World& world) {
+          try {
+            mistake(world.Get({0, 1}, Role::kReduce), world.rank()).Wait();
+          } catch (const Error& e) {
+            errors[world.rank()] = e.what();
+          }
+        },
+        /*timeout=*/0.5);
+    for (const std::string& error : errors) {
+      EXPECT_NE(error.find("calls another operation, size or type"), std::string::npos) << error;
+    }
+  }
+}
+
 TEST(Gloo, CompletesWithoutWaitAndSaysSo) {
   RunGloo(2, [](World& world) {
     Communicator& c = world.Get({0, 1}, Role::kReduce);

@@ -47,6 +47,20 @@ TEST(DTensor, MeshesOfOneAreLegal) {
   });
 }
 
+TEST(DTensor, ReductionsOverAxesOfOneRankBeginAndEndWithoutAChange) {
+  testing::OnMesh({1, 1}, [](const LiveMesh& mesh) {
+    for (const char* layout : {"+sum(gpu)", "+avg(gpu) +max(node)", "+product(node) +band(gpu)",
+                               "S0(node) +avg(gpu)", "O(gpu; 0) +min(node)"}) {
+      const Layout pending = ValueOrThrow(Layout::Parse(layout, {3, 2}, mesh));
+      const Layout whole = Layout::Replicated({3, 2}, mesh);
+      if (!PlanRedistribution(whole, pending, 4).ok()) continue;
+      const DTensor d = DTensor::Distribute(Arange(3, 2), mesh, layout);
+      EXPECT_TRUE(at::equal(d.ToLocal(), Arange(3, 2))) << layout;
+      EXPECT_TRUE(at::equal(d.FullTensor(), Arange(3, 2))) << layout;
+    }
+  });
+}
+
 TEST(DTensor, ShapesComeFromAllRanks) {
   testing::OnMesh({1, 4}, [](const LiveMesh& mesh) {
     const int64_t rows[] = {3, 3, 3, 1};

@@ -39,6 +39,7 @@ INSTANTIATE_TEST_SUITE_P(EvenAndUneven, ExactTest,
 TEST_P(ExactTest, NoChainOfStepsIsBetter) {
   for (const auto& [op, name] : {std::pair(ReduceOp::kSum, "sum"),
                                  {ReduceOp::kMax, "max"},
+                                 {ReduceOp::kAvg, "avg"},
                                  {ReduceOp::kProduct, "product"}}) {
     std::vector<Layout> ends;
     for (std::string text :
@@ -55,13 +56,10 @@ TEST_P(ExactTest, NoChainOfStepsIsBetter) {
         if (src == dst || !CheckReachable(src, dst).ok()) continue;
         if (!src.IsPartial() && !dst.IsPartial()) continue;  // one step at the bound: below
         const StepGraph graph = StepGraph::Create(GetParam().shape, mesh_, op, {src, dst});
-        const auto at = [&](const Layout& l) {
-          return static_cast<int>(std::find(graph.layouts.begin(), graph.layouts.end(), l) -
-                                  graph.layouts.begin());
-        };
         const int64_t x = src.MaxLocalNumel(), y = dst.MaxLocalNumel();
-        const StepGraph::Cost best = graph.Cheapest(at(src), at(dst), x + y);
-        const StepGraph::Cost small = graph.Cheapest(at(src), at(dst), std::max(x, y));
+        const StepGraph::Cost best = graph.Cheapest(graph.Find(src), graph.Find(dst), x + y);
+        const StepGraph::Cost small =
+            graph.Cheapest(graph.Find(src), graph.Find(dst), std::max(x, y));
         const RedistributionPlan plan = *PlanRedistribution(src, dst, 4);
         EXPECT_EQ(plan.recv_bytes, best.bytes) << plan.ToString();
         if (small.bytes == best.bytes) {  // no larger layout without need, then the fewest steps

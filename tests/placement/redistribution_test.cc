@@ -146,6 +146,25 @@ TEST(RedistributionTest, HoldsNoMoreOnTheWayThanSourceAndDestinationTogether) {
   });
 }
 
+// An axis of 12 as 2 x 6 here and as 3 x 2 x 2 there: parts that do not fit into each other.
+TEST(RedistributionTest, AnAxisMayBeCutInTwoWaysThatDoNotFit) {
+  const Mesh mesh = *Mesh::Create({12}, {"a"});
+  for (const auto& [from, to] : {std::pair("O(a:2; 0) +sum(a:6@2)", "S1(a:3) S0(a:2@3,a:2@6)"),
+                                 {"S0(a:2) +product(a:6@2)", "S0(a:3) +product(a:2@6)"},
+                                 {"+product(a:4)", "S0(a:2@6) +product(a:2)"},
+                                 {"S0(a:2) +sum(a:6@2)", "S1(a:3,a:2@3) +sum(a:2@6)"},
+                                 {"S0(a:6@2)", "+sum(a:3) S0(a:2@6)"}}) {
+    const Layout src = Parse(from, {24, 6}, mesh), dst = Parse(to, {24, 6}, mesh);
+    const auto plan = PlanRedistribution(src, dst, 4);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_GE(plan->recv_bytes, plan->lower_bound_bytes) << plan->ToString();
+    for (const Step& s : plan->steps) {
+      EXPECT_TRUE(mesh.Validate(s.axes).ok()) << plan->ToString();
+      EXPECT_LE(Mesh::GroupSize(s.axes), 12) << plan->ToString();
+    }
+  }
+}
+
 struct Refused {
   const char *src, *dst, *message;
 };

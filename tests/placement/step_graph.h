@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <vector>
 
@@ -16,13 +17,14 @@ struct StepGraph {
     std::vector<int64_t> received;  // bytes of each rank
     // A begun sum cut to a slice at once: only for wholes larger than the limit.
     int64_t through = -1;
+    double seconds = 0;  // by the cost model
   };
   std::vector<Layout> layouts;
   std::vector<std::vector<Edge>> edges;
 
   // Over whole axes of a two-axis mesh; partials with `op`; owners as listed in `extra`.
   static StepGraph Create(const Shape& shape, const Mesh& mesh, ReduceOp op,
-                          const std::vector<Layout>& extra);
+                          const std::vector<Layout>& extra, const CostModel* model = nullptr);
 
   struct Cost {
     int64_t bytes = -1;  // worst rank; -1: no way
@@ -30,6 +32,11 @@ struct StepGraph {
   };
   // By labels with one number a rank; no layout on the way may hold more than `limit` elements.
   Cost Cheapest(int from, int to, int64_t limit) const;
+  // The least sum of seconds; infinite: no way.
+  double LeastSeconds(int from, int to, int64_t limit) const;
+  int Find(const Layout& l) const {
+    return static_cast<int>(std::find(layouts.begin(), layouts.end(), l) - layouts.begin());
+  }
 };
 
 namespace graph {
@@ -81,10 +88,60 @@ inline bool Begins(const Layout& x, const Layout& y, const Axes& begun, ReduceOp
   return !gone.empty() && Contains(x.mesh(), begun, gone);
 }
 
+inline void Insert(Axes& axes, const Axes& more) {
+  for (const SubAxis& a : more) {
+    if (std::find(axes.begin(), axes.end(), a) == axes.end()) axes.push_back(a);
+  }
+}
+
+// The step that turns one split into another under the same pending reductions.
+inline Step Move(const Layout& x, const Layout& y, int64_t itemsize, const CostModel* model) {
+  const auto step = [&](StepKind kind, const Axes& axes) {
+    return MakeStep(kind, axes, x, y, itemsize, model);
+  };
+  const Terms &s = x.terms(), &t = y.terms();
+  if (s.owned && y.SplitAxes().empty()) return step(StepKind::kBroadcast, s.owned->axes);
+  if (const Axes undone = Lengthened(y, x); !undone.empty() && !s.owned) {
+    return step(StepKind::kAllGather, undone);
+  }
+  Axes differing;
+  std::vector<Axes> lost, gained;
+  if (s.flat && t.flat && s.flat->offset == t.flat->offset && s.flat->total == t.flat->total) {
+    size_t common = 0;
+    const Axes &p = s.flat->axes, &q = t.flat->axes;
+    while (common < std::min(p.size(), q.size()) && p[common] == q[common]) ++common;
+    Insert(differing, Axes(p.begin() + common, p.end()));
+    Insert(differing, Axes(q.begin() + common, q.end()));
+  } else if (x.IsFlatOrOwned() || y.IsFlatOrOwned()) {
+    Insert(differing, x.SplitAxes());
+    Insert(differing, y.SplitAxes());
+  } else {
+    bool prefixes = true;
+    for (int d = 0; d < static_cast<int>(x.shape().size()); ++d) {
+      const Axes p = AxesOf(x, d), q = AxesOf(y, d);
+      if (p == q) continue;
+      size_t common = 0;
+      while (common < std::min(p.size(), q.size()) && p[common] == q[common]) ++common;
+      const Axes less(p.begin() + common, p.end()), more(q.begin() + common, q.end());
+      Insert(differing, less);
+      Insert(differing, more);
+      if (!less.empty()) lost.push_back(less);
+      if (!more.empty()) gained.push_back(more);
+      prefixes = prefixes && (less.empty() || more.empty());
+    }
+    const Step all_to_all = step(StepKind::kAllToAll, differing);
+    if (prefixes && lost.size() == 1 && gained.size() == 1 && lost == gained &&
+        all_to_all.recv_bytes > 0) {
+      return all_to_all;
+    }
+  }
+  return step(StepKind::kExchange, differing);  // slices receive nothing, and cost nothing
+}
+
 }  // namespace graph
 
 inline StepGraph StepGraph::Create(const Shape& shape, const Mesh& mesh, ReduceOp op,
-                                   const std::vector<Layout>& extra) {
+                                   const std::vector<Layout>& extra, const CostModel* model) {
   StepGraph graph;
   const SubAxis a = mesh.AllAxes()[0], b = mesh.AllAxes()[1];
   std::vector<Terms> splits(1);
@@ -121,17 +178,21 @@ inline StepGraph StepGraph::Create(const Shape& shape, const Mesh& mesh, ReduceO
       splits.push_back(t);
     }
   }
+  // A reduction is on the way only where an end has one.
+  std::vector<Axes> pendings = {{}};
+  if (std::any_of(extra.begin(), extra.end(), [](const Layout& l) { return l.IsPartial(); })) {
+    pendings = {{}, {a}, {b}, {a, b}};
+  }
   for (const Terms& split : splits) {
-    for (const Axes& pending : {Axes{}, Axes{a}, Axes{b}, Axes{a, b}}) {
+    for (const Axes& pending : pendings) {
       Terms t = split;
       if (!pending.empty()) t.partials.push_back({op, pending});
       if (auto l = Layout::Create(t, shape, mesh); l.ok()) add(*std::move(l));
     }
   }
-  const auto bytes = [&](StepKind kind, const Axes& axes, const Layout& x, const Layout& y) {
-    const Step step = MakeStep(kind, axes, x, y, 4);
-    std::vector<int64_t> out;
-    for (int64_t r = 0; r < mesh.size(); ++r) out.push_back(RecvBytes(step, r, 4));
+  const auto edge = [&](int to, const Step& step) {
+    Edge out{to, {}, -1, step.seconds};
+    for (int64_t r = 0; r < mesh.size(); ++r) out.received.push_back(RecvBytes(step, r, 4));
     return out;
   };
   const bool can_begin =
@@ -144,18 +205,20 @@ inline StepGraph StepGraph::Create(const Shape& shape, const Mesh& mesh, ReduceO
       const Axes py = graph::Pending(y);
       if (x == y) continue;
       if (px == py) {
-        edges.push_back({i, bytes(StepKind::kExchange, mesh.AllAxes(), x, y), -1});
+        edges.push_back(edge(i, graph::Move(x, y, 4, model)));
       } else if (Contains(mesh, px, py)) {
         const Axes done = Subtract(mesh, px, py), more = graph::Lengthened(x, y);
         Terms t = y.terms();
         t.partials = x.terms().partials;
-        if (t == x.terms()) edges.push_back({i, bytes(StepKind::kAllReduce, done, x, y), -1});
+        if (t == x.terms()) {
+          edges.push_back(edge(i, MakeStep(StepKind::kAllReduce, done, x, y, 4, model)));
+        }
         if (!more.empty() && Canonical(mesh, more) == done) {
-          edges.push_back({i, bytes(StepKind::kReduceScatter, more, x, y), -1});
+          edges.push_back(edge(i, MakeStep(StepKind::kReduceScatter, more, x, y, 4, model)));
         }
       } else if (Contains(mesh, py, px) && can_begin &&
                  graph::Begins(x, y, Subtract(mesh, py, px), op)) {
-        edges.push_back({i, std::vector<int64_t>(mesh.size(), 0), -1});
+        edges.push_back({i, std::vector<int64_t>(mesh.size(), 0), -1, 0});
       }
     }
   }
@@ -173,7 +236,7 @@ inline StepGraph StepGraph::Create(const Shape& shape, const Mesh& mesh, ReduceO
         for (int64_t r = 0; slice && r < mesh.size(); ++r) {
           slice = OverlapElements(z, r, y, r) == y.LocalNumel(r);
         }
-        if (slice) cut.push_back({i, e.received, z.MaxLocalNumel()});
+        if (slice) cut.push_back({i, e.received, z.MaxLocalNumel(), 0});
       }
     }
     edges.insert(edges.end(), cut.begin(), cut.end());
@@ -231,6 +294,26 @@ inline StepGraph::Cost StepGraph::Cheapest(int from, int to, int64_t limit) cons
     }
   }
   return best;
+}
+
+inline double StepGraph::LeastSeconds(int from, int to, int64_t limit) const {
+  std::vector<double> least(layouts.size(), std::numeric_limits<double>::infinity());
+  least[from] = 0;
+  const int64_t ends = layouts[from].MaxLocalNumel() + layouts[to].MaxLocalNumel();
+  for (bool changed = true; changed;) {  // Bellman and Ford
+    changed = false;
+    for (size_t at = 0; at < layouts.size(); ++at) {
+      for (const Edge& e : edges[at]) {
+        if (layouts[e.to].MaxLocalNumel() > limit || (e.through >= 0 && e.through <= ends))
+          continue;
+        if (least[at] + e.seconds < least[e.to]) {
+          least[e.to] = least[at] + e.seconds;
+          changed = true;
+        }
+      }
+    }
+  }
+  return least[to];
 }
 
 }  // namespace lins

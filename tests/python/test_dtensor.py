@@ -131,6 +131,23 @@ def test_any_dtype_moves(dtype):
     assert all(torch.equal(t, x) for t in run((2, 2), check))
 
 
+def test_a_rank_without_rows_joins_each_collective():
+    # Case 9: rows 3, 3, 3, 3, 3, 3, 2, 0.
+    x = arange(20, 2)
+
+    def check(mesh):
+        d = lins.distribute_tensor(x, mesh, "S0(x)")
+        with lins.trace() as t:
+            assert torch.equal(d.redistribute("R").to_local(), x)
+            assert torch.equal(d.redistribute("S1(x)").full_tensor(), x)
+            assert d.norm().item() == pytest.approx(x.norm().item())
+        return len(d.to_local()), [r.op for r in t.records]
+
+    rows, kinds = zip(*run((8,), check, ("x",)), strict=True)
+    assert rows == (3, 3, 3, 3, 3, 3, 2, 0)
+    assert kinds == (["all_gather", "all_to_all", "all_gather", "all_reduce"],) * 8
+
+
 # --- from_local
 
 
@@ -170,6 +187,10 @@ def test_local_shapes_that_fit_nothing_are_an_error_on_all_ranks():
                 lins.LinsError, match=rf"\(3, {mesh.rank + 2}\) on rank {mesh.rank}"
             ):
                 lins.DTensor.from_local(torch.zeros(3, mesh.rank + 2), mesh, "S1(x)", shape=(3, 14))
+
+        fits = torch.full((3, (4, 4, 4, 2)[mesh.rank]), float(mesh.rank))
+        whole = lins.DTensor.from_local(fits, mesh, "S1(x)", shape=(3, 14)).full_tensor()
+        assert whole[0].tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 4 + [3.0] * 2
 
     def replicas(mesh):
         with pytest.raises(lins.LinsError, match="fit no tensor"):
@@ -287,7 +308,7 @@ def test_replicated_to_partial():
 
 
 def test_all_ranks_get_the_same_bits_of_a_partial_sum():
-    # Case 19, on a mesh that fits: (partial, partial, replicate) -> replicate.
+    # As case 19 (test_dtensor_ops.py), on six ranks: (partial, partial, replicate) -> replicate.
     generator = torch.Generator().manual_seed(0)
     parts = torch.randn(6, 33, generator=generator)
 

@@ -23,7 +23,7 @@ def failures(mesh, check):
     assert not bad, bad[:5]
 
 
-# --- shared/cases.md 14 to 18
+# --- known cases 14 to 19
 
 
 def test_case_14_sum_of_split_arange_plus_ten_is_55():

@@ -25,9 +25,13 @@ def steps(p):
 
 
 def table():
-    for number, line in enumerate(TABLE.read_text().splitlines(), 1):
-        if line and not line.startswith("#"):
-            yield pytest.param(line, id=f"line{number}")
+    """The lines, each named by the comment above it."""
+    behaviour = ""
+    for line in TABLE.read_text().splitlines():
+        if line.startswith("#"):
+            behaviour = line.removeprefix("# ").removeprefix("... ")
+        elif line:
+            yield pytest.param(line, id=f"{behaviour}: {line.split(' : ')[0]}")
 
 
 def parse(line):
@@ -52,8 +56,10 @@ def test_table(line):
     assert (p.src, p.dst) == tuple(lins.Layout(t, shape=shape, mesh=mesh) for t in (src, dst))
 
 
-def test_table_has_at_least_sixty_lines():
+def test_table_has_at_least_sixty_lines_and_all_kinds_of_meshes():
+    meshes = {parse(param.values[0])[1].shape for param in table()}
     assert len(list(table())) >= 60
+    assert {(2, 2), (4, 2), (2, 3), (4, 6, 5)} <= meshes
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 8])
@@ -169,6 +175,19 @@ def test_replicas_help_to_stay_under_a_cap():
     assert steps(free) == ["all_gather(gpu)"] and free.peak_bytes == 160
     p = plan("S0(gpu)", "R", itemsize=4, max_peak_bytes=144)
     assert p.peak_bytes == 144 and p.recv_bytes >= free.recv_bytes
+
+
+def test_live_bytes_add_the_source_and_what_is_packed_to_the_peak():
+    line = lins.Mesh((4,), ("gpu",))
+    rows = plan("S0(gpu)", "R", mesh=line, itemsize=4)  # in order: received in place
+    assert (rows.peak_bytes, rows.live_bytes) == (32 + 128, 32 + 128)
+    columns = plan("S1(gpu)", "R", mesh=line, itemsize=4)  # not in order: the result comes twice
+    assert (columns.peak_bytes, columns.live_bytes) == (32 + 128, 32 + 2 * 128)
+    swap = plan("S0(gpu)", "S1(gpu)", mesh=line, itemsize=4)  # what is sent and received is packed
+    assert (swap.peak_bytes, swap.live_bytes) == (2 * 32, 4 * 32)
+    two = plan("+sum(node,gpu)", "S0(gpu)", itemsize=4)  # the source is there to the end
+    assert [s.kind for s in two.steps] == ["reduce_scatter", "all_reduce"]
+    assert (two.peak_bytes, two.live_bytes) == (128 + 32, 128 + 2 * 32)
 
 
 class Clock:

@@ -13,18 +13,25 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import lins
 from lins.demo.settings import Settings
+from lins.policy import resolve
+from lins.processes import launch
+
+NODES, PER_NODE = 2, 2
 
 
 def run(settings: Settings) -> dict[str, Any] | None:
     """Runs the demonstration; the report, or None on ranks that have none (under torchrun).
 
-    Raises LinsError when a rank fails, launch.Interrupted when stopped by a signal.
+    Raises LinsError for a policy that is not legal and when a rank fails, processes.Interrupted
+    when stopped by a signal.
     """
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         from lins.demo.rank import train_all
 
         return train_all(settings)
-    from lins.demo.launch import launch
-
-    return launch(settings)
+    mesh = lins.Mesh((NODES, PER_NODE), ("node", "gpu"))
+    for policy in settings.policies:
+        resolve(policy, mesh, family="planned")  # a mistake is said here, before anything starts
+    return launch("lins.demo.rank", NODES, PER_NODE, settings.to_dict())

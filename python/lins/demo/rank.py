@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
-import os
 import sys
-import threading
-import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +16,7 @@ from lins.demo.progress import Reporter
 from lins.demo.settings import Settings
 from lins.demo.summary import summarize
 from lins.demo.train import train_alone, train_policy
+from lins.processes import serve
 
 
 def train_all(s: Settings) -> dict[str, Any] | None:
@@ -48,36 +44,5 @@ def train_all(s: Settings) -> dict[str, Any] | None:
     return summarize(s, shape, alone, everyone)
 
 
-def write_atomically(path: Path, value: object) -> None:
-    """Writes JSON so that a reader sees all of it or no file."""
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(value))
-    temporary.rename(path)
-
-
-def _die_with_launcher() -> None:
-    # The launcher never writes to this pipe: the end of it is the end of the launcher.
-    os.read(0, 1)
-    os._exit(1)
-
-
-def main(folder: Path) -> None:
-    """A launched rank: settings.json in, report.json (rank 0) or error-RANK.json out."""
-    threading.Thread(target=_die_with_launcher, daemon=True).start()
-    try:
-        report = train_all(Settings.from_dict(json.loads((folder / "settings.json").read_text())))
-        if report is not None:
-            write_atomically(folder / "report.json", report)
-    except BaseException as e:
-        error = {
-            "time": time.time(),
-            "error": f"{type(e).__name__}: {e}",
-            "trace": traceback.format_exc(),
-        }
-        write_atomically(folder / f"error-{os.environ['RANK']}.json", error)
-        # Leaving groups in order needs the other ranks, which may be gone.
-        os._exit(1)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    serve(Path(sys.argv[1]), lambda settings: train_all(Settings.from_dict(settings)))

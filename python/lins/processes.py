@@ -1,4 +1,7 @@
-"""Starts the ranks of the demonstration as processes, and ends them with it, whatever happens."""
+"""Ranks as processes of this machine, over Gloo: started, watched, and ended, whatever happens.
+
+The module that a launcher starts calls serve(), which takes the settings and hands back the report.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import lins
-from lins.demo.settings import Settings
 from lins.errors import LinsRuntimeError
-from lins.policy import resolve
 
-NODES, PER_NODE = 2, 2
 _GRACE = 5.0  # seconds between asking a process to end and ending it
 _LINGER = 30.0  # seconds that ranks may outlive the first that has ended
 
@@ -33,27 +34,24 @@ class Interrupted(Exception):
         self.exit_code = 128 + signum
 
 
-def launch(s: Settings) -> dict[str, Any]:
-    """Runs 2 x 2 ranks on this machine and returns the report of rank 0.
+def launch(module: str, nodes: int, per_node: int, settings: dict[str, Any]) -> Any:
+    """Runs `python -m module` as nodes x per_node ranks and returns the report of rank 0.
 
-    Raises LinsError for a policy that is not legal, and when a rank fails, after the others have
-    been ended; Interrupted after SIGINT or SIGTERM, which are caught meanwhile. No rank outlives
-    this call.
+    Raises LinsError when a rank fails, after the others have been ended; Interrupted after SIGINT
+    or SIGTERM, which are caught meanwhile. No rank outlives this call.
     """
-    mesh = lins.Mesh((NODES, PER_NODE), ("node", "gpu"))
-    for policy in s.policies:
-        resolve(policy, mesh, family="planned")  # a mistake is said here, before anything starts
-    with tempfile.TemporaryDirectory(prefix="lins-demo-") as name, _signals() as received:
+    with tempfile.TemporaryDirectory(prefix="lins-") as name, _signals() as received:
         folder = Path(name)
-        (folder / "settings.json").write_text(json.dumps(s.to_dict()))
+        (folder / "settings.json").write_text(json.dumps(settings))
         ranks: list[subprocess.Popen] = []
         try:
             # Ctrl-C reaches every process of a terminal; ranks inherit the mask and leave it to us.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 port = _free_port()
-                for rank in range(NODES * PER_NODE):
-                    ranks.append(_start(rank, port, folder))
+                for rank in range(nodes * per_node):
+                    where = _environment(rank, nodes * per_node, per_node, port)
+                    ranks.append(_start(module, rank, where, folder))
             finally:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             _wait(ranks, folder, received)
@@ -63,6 +61,37 @@ def launch(s: Settings) -> dict[str, Any]:
         if not report.exists():
             raise LinsRuntimeError("the ranks ended without a report")
         return json.loads(report.read_text())
+
+
+def serve(folder: Path, work: Callable[[dict[str, Any]], Any]) -> None:
+    """A launched rank: settings.json in; report.json (of the rank that has one) or an error out."""
+    threading.Thread(target=_die_with_launcher, daemon=True).start()
+    try:
+        report = work(json.loads((folder / "settings.json").read_text()))
+        if report is not None:
+            write_atomically(folder / "report.json", report)
+    except BaseException as e:
+        error = {
+            "time": time.time(),
+            "error": f"{type(e).__name__}: {e}",
+            "trace": traceback.format_exc(),
+        }
+        write_atomically(folder / f"error-{os.environ['RANK']}.json", error)
+        # Leaving groups in order needs the other ranks, which may be gone.
+        os._exit(1)
+
+
+def write_atomically(path: Path, value: object) -> None:
+    """Writes JSON so that a reader sees all of it or no file."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    temporary.write_text(json.dumps(value))
+    temporary.rename(path)
+
+
+def _die_with_launcher() -> None:
+    # The launcher never writes to this pipe: the end of it is the end of the launcher.
+    os.read(0, 1)
+    os._exit(1)
 
 
 @contextlib.contextmanager
@@ -80,23 +109,27 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(n, handler)
 
 
-def _start(rank: int, port: int, folder: Path) -> subprocess.Popen:
+def _environment(rank: int, size: int, per_node: int, port: int) -> dict[str, str]:
     env = {
         **os.environ,
         "RANK": str(rank),
-        "WORLD_SIZE": str(NODES * PER_NODE),
-        "LOCAL_RANK": str(rank % PER_NODE),
-        "LOCAL_WORLD_SIZE": str(PER_NODE),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(rank % per_node),
+        "LOCAL_WORLD_SIZE": str(per_node),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
     }
     if "lo" in (name for _, name in socket.if_nameindex()):
         env["GLOO_SOCKET_IFNAME"] = "lo"  # also where the host's name does not resolve
+    return env
+
+
+def _start(module: str, rank: int, env: dict[str, str], folder: Path) -> subprocess.Popen:
     # Rank 0 shows the progress; of the others only the log of one that fails is of interest.
     with open(folder / f"log-{rank}", "wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "lins.demo.rank", str(folder)],
+            [sys.executable, "-m", module, str(folder)],
             env=env,
             stdin=subprocess.PIPE,  # closed by our end, however we end
             stdout=log,

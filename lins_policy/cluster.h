@@ -1,0 +1,35 @@
+// The machines of a job: nodes of GPUs, their memory, and the profile of their links.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "lins_policy/model_spec.h"
+#include "lins_policy/profile.h"
+
+namespace lins {
+
+struct Cluster {
+  int64_t nodes = 1, gpus_per_node = 8;
+  int64_t memory_bytes = 80LL << 30;   // of one GPU
+  std::optional<int64_t> quota_bytes;  // what a scheduler lets the job use of it
+  std::shared_ptr<const Profile> profile;
+  // Of one GPU on the products of a training step. 0: the profile's, or that of an A100 or A800,
+  // 312e12 at an efficiency of 0.6.
+  double flops_per_second = 0;
+  // Given, not searched: they divide units and activations and shrink the data-parallel mesh.
+  int64_t tensor_parallel = 1, pipeline_parallel = 1;
+
+  absl::Status Validate() const;
+  // What a plan may use of a GPU: the quota when there is one, not the card.
+  int64_t usable_bytes() const { return quota_bytes.value_or(memory_bytes); }
+  double flops() const;
+  double overlap_slowdown() const { return profile->compute().overlap_slowdown; }
+  // The data-parallel mesh (node, gpu). Errors: tensor parallelism that does not divide a node,
+  // pipeline parallelism that does not divide the nodes.
+  absl::StatusOr<Mesh> DataParallelMesh() const;
+};
+
+}  // namespace lins

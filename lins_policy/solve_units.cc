@@ -1,0 +1,164 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <tuple>
+
+#include "absl/strings/str_format.h"
+#include "lins_policy/knapsack.h"
+#include "lins_policy/solve_parts.h"
+#include "mesh/error.h"
+
+namespace lins {
+namespace {
+
+// A policy of one unit, all copies of it.
+struct Option {
+  int policy;  // index into the legal ones
+  int64_t weight, picoseconds;
+  int64_t gathered, bucket;  // of one copy: of these only the largest of the plan counts
+};
+
+int64_t Picoseconds(double seconds) { return std::llround(seconds * 1e12); }
+
+// Every value that the largest gathered unit (or bucket) of a plan can have, rising.
+std::vector<int64_t> Limits(const std::vector<std::vector<Option>>& units, int64_t Option::*size) {
+  std::set<int64_t> out = {0};
+  for (const auto& options : units) {
+    for (const Option& o : options) out.insert(o.*size);
+  }
+  return {out.begin(), out.end()};
+}
+
+struct Problem {
+  std::vector<Policy> legal;
+  std::vector<std::vector<Option>> units;
+  std::vector<int64_t> gathered, bucket;  // every limit worth setting
+  int64_t gathered_alive = 0, bucket_alive = 0;
+  int64_t fixed = 0;  // bytes that no choice changes, margin not in it
+};
+
+// Every unit's bytes under every policy; costs are 0.
+Problem MakeProblem(const Evaluator& evaluator) {
+  const PlanSettings& settings = evaluator.settings();
+  const ModelSpec& share = evaluator.share();
+  const Mesh& mesh = evaluator.mesh();
+  Problem problem;
+  problem.legal = LegalPolicies(mesh.shape()[1], mesh.shape()[0], settings.space);
+  for (size_t i = 0; i < share.units.size(); ++i) {
+    std::vector<Option> options;
+    for (size_t j = 0; j < problem.legal.size(); ++j) {
+      const UnitMemory m = MemoryOfUnit(share.units[i], problem.legal[j], mesh,
+                                        share.training.sizes, settings.memory);
+      options.push_back(
+          {static_cast<int>(j), share.units[i].repeat * m.sum(), 0, m.gathered, m.bucket});
+    }
+    problem.units.push_back(std::move(options));
+  }
+  problem.gathered = Limits(problem.units, &Option::gathered);
+  problem.gathered_alive = AliveAtOnce(share, settings.memory.gathered_units);
+  problem.fixed = FixedMemory(share, mesh, settings.memory).total();
+  if (settings.family == Family::kPaper) {  // one bucket of a fixed size
+    problem.bucket = {std::numeric_limits<int64_t>::max()};
+    if (mesh.size() > 1) problem.fixed += settings.bucket_bytes;
+  } else {
+    problem.bucket = Limits(problem.units, &Option::bucket);
+    problem.bucket_alive = AliveAtOnce(share, settings.memory.gradient_buckets);
+  }
+  return problem;
+}
+
+absl::Status AddCosts(Evaluator& evaluator, Problem& problem) {
+  const std::vector<Unit>& units = evaluator.share().units;
+  for (size_t i = 0; i < units.size(); ++i) {
+    // Neighbours that differ in their name alone cost the same, but for the model's edges.
+    if (i > 1 && i + 1 < units.size()) {
+      Unit twin = units[i - 1];
+      twin.name = units[i].name;
+      if (twin == units[i]) {
+        problem.units[i] = problem.units[i - 1];
+        continue;
+      }
+    }
+    for (Option& o : problem.units[i]) {
+      LINS_ASSIGN_OR_RETURN(const PlanCost c, evaluator.CostOfUnit(i, problem.legal[o.policy]));
+      o.picoseconds = Picoseconds(c.Of(evaluator.settings().objective));
+    }
+  }
+  return absl::OkStatus();
+}
+
+struct Choices {
+  bool feasible = false;
+  int64_t cost = 0, weight = 0;  // weight: all bytes but the fixed ones
+  std::vector<int> policies;     // by unit
+  int64_t states = 0;
+};
+
+// The best choices whose bytes beside the fixed ones are at most `room`.
+Choices Best(const Problem& problem, int64_t room) {
+  Choices best;
+  for (const int64_t most_gathered : problem.gathered) {
+    for (const int64_t most_bucket : problem.bucket) {
+      const int64_t largest = problem.gathered_alive * most_gathered +
+                              (problem.bucket_alive > 0 ? problem.bucket_alive * most_bucket : 0);
+      if (largest > room) break;
+      std::vector<std::vector<KnapsackItem>> classes;
+      std::vector<std::vector<int>> policies;
+      for (const auto& options : problem.units) {
+        classes.emplace_back();
+        policies.emplace_back();
+        for (const Option& o : options) {
+          if (o.gathered > most_gathered || o.bucket > most_bucket) continue;
+          classes.back().push_back({o.weight, o.picoseconds});
+          policies.back().push_back(o.policy);
+        }
+      }
+      const KnapsackResult r = SolveKnapsack(classes, room - largest);
+      best.states += r.states;
+      if (!r.feasible) continue;
+      const int64_t weight = r.weight + largest;
+      if (best.feasible && std::tie(r.cost, weight) >= std::tie(best.cost, best.weight)) continue;
+      best.feasible = true;
+      best.cost = r.cost;
+      best.weight = weight;
+      best.policies.clear();
+      for (size_t i = 0; i < r.choice.size(); ++i) {
+        best.policies.push_back(policies[i][r.choice[i]]);
+      }
+    }
+  }
+  return best;
+}
+
+std::vector<Policy> Policies(const Problem& problem, const Choices& choices) {
+  std::vector<Policy> out;
+  for (const int p : choices.policies) out.push_back(problem.legal[p]);
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> SolvePerUnit(Evaluator& evaluator) {
+  Problem problem = MakeProblem(evaluator);
+  LINS_RETURN_IF_ERROR(AddCosts(evaluator, problem));
+  const int64_t room =
+      WithoutMargin(evaluator.cap_bytes(), evaluator.settings().memory.margin) - problem.fixed;
+  const Choices best = Best(problem, room);
+  if (!best.feasible) return absl::ResourceExhaustedError("nothing fits");
+  std::vector<Policy> each = Policies(problem, best);
+  LINS_ASSIGN_OR_RETURN(const PlanCost cost, evaluator.Cost(each));
+  return evaluator.MakePlan(
+      std::move(each), cost,
+      absl::StrFormat("the least cost of all choices per unit (%d units, %d policies each; exact, "
+                      "gap 0, %d states)",
+                      problem.units.size(), problem.legal.size(), best.states));
+}
+
+MemoryItems LeastMemoryPerUnit(const Evaluator& evaluator) {
+  const Problem problem = MakeProblem(evaluator);
+  const Choices best = Best(problem, std::numeric_limits<int64_t>::max() / 4);
+  return evaluator.Memory(Policies(problem, best));
+}
+
+}  // namespace lins
