@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <latch>
 #include <string>
 #include <thread>
 
@@ -71,6 +72,7 @@ TEST(Gloo, RanksThatDisagreeAboutSizeTypeOrOperationTimeOutWithAHint) {
       }};
   for (const auto& mistake : mistakes) {
     std::string errors[2];
+    std::latch both(2);  // a world that is gone has closed its connections
     RunGloo(
         2,
         [&](World& world) {
@@ -79,6 +81,7 @@ TEST(Gloo, RanksThatDisagreeAboutSizeTypeOrOperationTimeOutWithAHint) {
           } catch (const Error& e) {
             errors[world.rank()] = e.what();
           }
+          both.arrive_and_wait();
         },
         /*timeout=*/0.5);
     for (const std::string& error : errors) {

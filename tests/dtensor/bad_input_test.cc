@@ -1,6 +1,7 @@
 // Wrong input is an error that names it, on every rank, and never a hang: among threads and over
 // sockets.
 #include <chrono>
+#include <latch>
 
 #include "placement/redistribution.h"
 #include "tests/dtensor/sweep.h"
@@ -16,6 +17,7 @@ std::vector<std::string> ErrorsOf(Transport run, const Sizes& shape,
                                   double timeout = 20.0) {
   const int64_t ranks = shape[0] * shape[1];
   std::vector<std::string> out(ranks);
+  std::latch all(ranks);  // a world that is gone has closed its connections
   run(
       ranks,
       [&](World& world) {
@@ -23,6 +25,7 @@ std::vector<std::string> ErrorsOf(Transport run, const Sizes& shape,
         const std::shared_ptr<World> shared(&world, [](World*) {});
         const LiveMesh mesh = LiveMesh::Create(shared, shape, {"node", "gpu"});
         out[world.rank()] = ErrorOf([&] { fn(mesh); });
+        all.arrive_and_wait();
       },
       timeout);
   return out;
