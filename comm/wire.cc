@@ -17,7 +17,8 @@ constexpr char kSending[] = "sending to rank ";
 constexpr char kReceiving[] = "receiving from rank ";
 
 // Without the "[file:line] " that Gloo begins its messages with, and what follows the fact itself.
-// A peer that is late may also have called something else.
+// A peer that is late may also have called something else; one that has timed out closes the
+// connection.
 std::string Readable(std::string message) {
   if (absl::StartsWith(message, "[")) {
     if (const size_t end = message.find("] "); end != std::string::npos) message.erase(0, end + 2);
@@ -28,6 +29,8 @@ std::string Readable(std::string message) {
   if (absl::StrContains(message, "imed out")) {
     absl::StrAppend(&message,
                     "; that rank is late, or calls another operation, size or type in this place");
+  } else if (absl::StrContains(message, "by peer")) {
+    absl::StrAppend(&message, "; that rank has ended, or given up waiting: see its own error");
   }
   return message;
 }

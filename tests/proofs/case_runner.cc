@@ -70,16 +70,20 @@ struct Slot {
     plan = ValueOrThrow(PlanRedistribution(what->src, what->dst, c10::elementSize(what->dtype)));
     in.clear();
     for (int64_t r = 0; r < ranks; ++r) {
-      std::vector<double> values;
-      for (int64_t e : Elements(what->src, r)) {
-        values.push_back(Contribution(what->src, r, e, what->seed));
-      }
-      in.push_back(ToTensor(values, what->src.LocalShape(r), what->dtype));
+      in.push_back(ToTensor(SourceValues(r), what->src.LocalShape(r), what->dtype));
     }
     out.assign(ranks, at::Tensor());
     received.assign(ranks, 0);
     peak.assign(ranks, 0);
     collectives.assign(ranks, 0);
+  }
+
+  std::vector<double> SourceValues(int64_t rank) const {
+    std::vector<double> values;
+    for (int64_t e : Elements(what->src, rank)) {
+      values.push_back(Contribution(what->src, rank, e, what->seed));
+    }
+    return values;
   }
 
   void Run(const LiveMesh& mesh) {
@@ -104,6 +108,9 @@ struct Slot {
   std::string Check() const {
     const Layout &src = what->src, &dst = what->dst;
     const int64_t ranks = src.mesh().size();
+    for (int64_t r = 0; r < ranks; ++r) {
+      if (ToValues(in[r]) != SourceValues(r)) return absl::StrCat("rank ", r, "'s input changed");
+    }
     std::vector<std::vector<double>> values;
     for (const at::Tensor& t : out) values.push_back(ToValues(t));
     for (int64_t r = 0; r < ranks; ++r) {

@@ -29,6 +29,7 @@ struct Tally {
 // Runs make(0) to make(count - 1), which are cases on meshes of `ranks` ranks or nothing, on one
 // world. make is called once for each number, by any thread. For each case:
 //   - the elements that each rank ends with make the values that the source's make, exactly;
+//   - the input of each rank is what it was;
 //   - each rank receives, by its trace, what the plan says, and the worst one plan.recv_bytes;
 //   - the tensors alive at once on each rank take no more bytes than LiveBytes says.
 // Stops at the first batch with a failure.
