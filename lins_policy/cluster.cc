@@ -21,7 +21,9 @@ absl::Status Cluster::Validate() const {
   for (const auto& [what, bytes] :
        {std::pair<absl::string_view, int64_t>{"memory_bytes", memory_bytes},
         {"quota_bytes", usable_bytes()}}) {
-    if (bytes < 1) return InvalidArgument(what, "=", bytes, ": legal are 1 and more");
+    if (bytes < 1 || bytes > kMostMemory) {
+      return InvalidArgument(what, "=", bytes, ": legal are 1 to ", kMostMemory);
+    }
   }
   if (quota_bytes && *quota_bytes > memory_bytes) {
     return InvalidArgument("quota_bytes=", *quota_bytes,
@@ -40,7 +42,13 @@ absl::Status Cluster::Validate() const {
     return InvalidArgument("profile '", profile->name(), "' knows nodes of up to ",
                            profile->gpus_per_node(), " GPUs, and the cluster has ", gpus_per_node);
   }
-  return DataParallelMesh().status();
+  LINS_ASSIGN_OR_RETURN(const Mesh mesh, DataParallelMesh());
+  if (mesh.shape()[0] > 1 && profile->nodes() == 1) {
+    return InvalidArgument("profile '", profile->name(),
+                           "' was measured on one node, and says nothing of collectives between ",
+                           "the cluster's ", nodes, " nodes");
+  }
+  return absl::OkStatus();
 }
 
 double Cluster::flops() const {

@@ -11,6 +11,9 @@
 
 namespace lins {
 
+// The most bytes that a GPU or a cap may have: far from where sums would overflow.
+inline constexpr int64_t kMostMemory = int64_t{1} << 60;
+
 struct Cluster {
   int64_t nodes = 1, gpus_per_node = 8;
   int64_t memory_bytes = 80LL << 30;   // of one GPU

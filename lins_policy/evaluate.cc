@@ -1,5 +1,8 @@
 #include "lins_policy/evaluate.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "mesh/error.h"
 
@@ -36,6 +39,12 @@ void Add(const PlanCost& x, PlanCost& sum) {
 
 }  // namespace
 
+bool UpdatesWhole(const PlanSettings& settings, const std::vector<Policy>& policies) {
+  return settings.uniform && settings.family == Family::kPaper &&
+         std::all_of(policies.begin(), policies.end(),
+                     [&](const Policy& p) { return p == policies[0]; });
+}
+
 absl::StatusOr<Evaluator> Evaluator::Create(const ModelSpec& spec, const Cluster& cluster,
                                             const PlanSettings& settings) {
   LINS_RETURN_IF_ERROR(cluster.Validate());
@@ -44,6 +53,15 @@ absl::StatusOr<Evaluator> Evaluator::Create(const ModelSpec& spec, const Cluster
                         spec.Parallel(cluster.tensor_parallel, cluster.pipeline_parallel));
   if (settings.split_repeats) share = SplitRepeats(share);
   LINS_ASSIGN_OR_RETURN(Mesh mesh, cluster.DataParallelMesh());
+  // No rank receives more than this in a step: a few copies of the model in each micro-batch.
+  const StateSizes& z = share.training.sizes;
+  const double received = 8.0 * static_cast<double>(settings.micro_batches) *
+                          static_cast<double>(std::max(z.param, z.grad)) *
+                          (static_cast<double>(share.parameters()) + 1e6 * share.units.size());
+  if (received > 4e18) {
+    return InvalidArgument(settings.micro_batches, " micro-batches of ", share.parameters(),
+                           " parameters move more bytes than 64 bits can count");
+  }
   return Evaluator(spec, cluster, settings, std::move(share), std::move(mesh));
 }
 
@@ -86,23 +104,27 @@ PlanCost Evaluator::FromPrice(size_t i, const UnitPrice& price) const {
   return out;
 }
 
+absl::Status Evaluator::CheckFinite(const PlanCost& cost) const {
+  if (std::isfinite(cost.seconds.total()) && std::isfinite(cost.step())) return absl::OkStatus();
+  return InvalidArgument("profile '", cluster_.profile->name(), "' has no times for some of the ",
+                         "collectives of model '", share_.name, "' on ", mesh().ToString());
+}
+
 absl::StatusOr<PlanCost> Evaluator::CostOfUnit(size_t i, const Policy& policy) {
   LINS_ASSIGN_OR_RETURN(const UnitPrice price, pricer_.Price(share_.units[i], policy));
-  return FromPrice(i, price);
+  const PlanCost cost = FromPrice(i, price);
+  LINS_RETURN_IF_ERROR(CheckFinite(cost));
+  return cost;
 }
 
 absl::StatusOr<std::vector<UnitPrice>> Evaluator::Prices(const std::vector<Policy>& policies) {
   const auto trainable = [&](size_t i) {
     return share_.units[i].parameters - share_.units[i].frozen;
   };
-  bool whole = settings_.uniform && settings_.family == Family::kPaper;
+  const bool whole = UpdatesWhole(settings_, policies);
   int64_t all = 0;
-  for (size_t i = 0; i < policies.size(); ++i) {
-    whole = whole && policies[i] == policies[0];
-    all += share_.units[i].repeat * trainable(i);
-  }
-  // Under one policy the paper's owners broadcast their pieces of all units at once: each unit
-  // answers for its part of the time.
+  for (size_t i = 0; i < policies.size(); ++i) all += share_.units[i].repeat * trainable(i);
+  // Each unit answers for its part of the time.
   const double update = whole && all > 0 ? pricer_.PaperUpdate(all, policies[0]) : 0;
   std::vector<UnitPrice> out;
   for (size_t i = 0; i < policies.size(); ++i) {
@@ -119,6 +141,7 @@ absl::StatusOr<PlanCost> Evaluator::Cost(const std::vector<Policy>& policies) {
   LINS_ASSIGN_OR_RETURN(const std::vector<UnitPrice> prices, Prices(policies));
   PlanCost sum;
   for (size_t i = 0; i < prices.size(); ++i) Add(FromPrice(i, prices[i]), sum);
+  LINS_RETURN_IF_ERROR(CheckFinite(sum));
   return sum;
 }
 

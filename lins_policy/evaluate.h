@@ -9,6 +9,10 @@
 
 namespace lins {
 
+// Whether the paper's owners broadcast their pieces of all units at once: under one policy, unless
+// units may choose for themselves.
+bool UpdatesWhole(const PlanSettings& settings, const std::vector<Policy>& policies);
+
 class Evaluator {
  public:
   // Checks all inputs. The cluster's profile lives on in the evaluator.
@@ -37,6 +41,7 @@ class Evaluator {
   Evaluator(const ModelSpec& spec, const Cluster& cluster, const PlanSettings& settings,
             ModelSpec share, Mesh mesh);
   absl::StatusOr<std::vector<UnitPrice>> Prices(const std::vector<Policy>& policies);
+  absl::Status CheckFinite(const PlanCost& cost) const;
   PlanCost FromPrice(size_t i, const UnitPrice& price) const;
 
   ModelSpec spec_;

@@ -140,8 +140,8 @@ std::string WhyNot(const Plan& plan, const Alternative& a) {
   const double mine = plan.cost.Of(plan.settings.objective),
                other = a.cost.Of(plan.settings.objective);
   if (other <= mine * (1 + plan.settings.tie_epsilon)) {
-    return other < mine * (1 - plan.settings.tie_epsilon) ? "cheaper; not in the space searched"
-                                                          : "equal within the tolerance";
+    if (other >= mine * (1 - plan.settings.tie_epsilon)) return "equal within the tolerance";
+    return plan.reason == kGiven ? "cheaper" : "cheaper; not in the space searched";
   }
   return mine > 0 ? absl::StrFormat("costs %.3g times as much", other / mine)
                   : absl::StrCat("costs ", FormatSeconds(other), " more");
@@ -217,12 +217,24 @@ std::vector<std::string> Warnings(const Plan& plan, const std::vector<Alternativ
 absl::StatusOr<std::vector<CountedCollective>> CollectivesOf(const Plan& plan) {
   const Pricer pricer(plan.mesh, plan.cluster.profile.get(), plan.share.training.sizes,
                       plan.settings.family, plan.settings.bucket_bytes);
+  const bool whole = UpdatesWhole(plan.settings, plan.policies);
+  int64_t all = 0;
+  for (const Unit& u : plan.share.units) all += u.repeat * (u.parameters - u.frozen);
   std::vector<CountedCollective> out;
   for (size_t i = 0; i < plan.share.units.size(); ++i) {
     const Unit& u = plan.share.units[i];
     LINS_ASSIGN_OR_RETURN(std::vector<PricedCollective> of_unit,
                           pricer.Collectives(u, plan.policies[i], plan.settings.micro_batches));
-    for (PricedCollective& c : of_unit) out.push_back({i, u.repeat, std::move(c)});
+    for (PricedCollective& c : of_unit) {
+      if (whole && c.term == "T_os1") {  // a part of the broadcasts of all units
+        c.bytes = PaddedTotal(all, plan.mesh) * plan.share.training.sizes.param /
+                  Product(plan.policies[i].optim);
+        LINS_ASSIGN_OR_RETURN(c.each,
+                              plan.cluster.profile->Time(c.op, c.bytes, c.gpus, c.nodes));
+        c.times *= static_cast<double>(u.parameters - u.frozen) / static_cast<double>(all);
+      }
+      out.push_back({i, u.repeat, std::move(c)});
+    }
   }
   return out;
 }
@@ -290,7 +302,7 @@ Report ExplainFrontier(const std::vector<Plan>& frontier) {
                           FormatSeconds(p.cost.exposed), FormatSeconds(p.cost.step()),
                           step > 0 ? absl::StrFormat("%.3f", base / step) : "-",
                           FormatBytes(p.memory.total() - leanest.memory.total()),
-                          p.memory.total() <= leanest.cluster.usable_bytes() ? "yes" : "no"});
+                          p.fits() ? "yes" : "no"});
   }
   report.tables.push_back(std::move(table));
   report.notes.push_back(

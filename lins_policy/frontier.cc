@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 #include "lins_policy/solve.h"
 #include "lins_policy/solve_parts.h"
 #include "mesh/error.h"
@@ -41,7 +43,7 @@ absl::StatusOr<std::vector<Plan>> Frontier(const ModelSpec& spec, const Cluster&
   }
   // The ends: the least memory of all, and what the fastest plan takes without a cap.
   PlanSettings each = settings;
-  each.cap_bytes = int64_t{1} << 60;
+  each.cap_bytes = kMostMemory;
   LINS_ASSIGN_OR_RETURN(Plan fastest, Solve(spec, cluster, each));
   const int64_t most = fastest.memory.total();
   const int64_t least = LeastMemoryPerUnit(evaluator).total();
@@ -51,6 +53,12 @@ absl::StatusOr<std::vector<Plan>> Frontier(const ModelSpec& spec, const Cluster&
     plans.push_back(std::move(p));
   }
   plans.push_back(std::move(fastest));
+  // The caps were only a means: the problem's own says which plans fit.
+  for (Plan& p : plans) {
+    p.settings = settings;
+    p.cap_bytes = evaluator.cap_bytes();
+    p.reason = absl::StrCat("on the frontier: ", p.reason);
+  }
   return Undominated(std::move(plans), settings.objective);
 }
 

@@ -20,19 +20,18 @@ std::vector<std::string> Suggestions(const ModelSpec& spec, const Cluster& clust
                                      const PlanSettings& settings, int64_t cap) {
   std::vector<std::string> out;
   const auto attempt = [&](const ModelSpec& s, const Cluster& c, absl::string_view what) {
-    auto e = Evaluator::Create(s, c, settings);
-    if (!e.ok()) return;
-    std::vector<WeightedEvaluator> own = {{*std::move(e), 1.0}};
-    const int64_t needed = LeastMemory(own).total();
+    auto scales = MakeScales(s, c, settings);
+    if (!scales.ok()) return;
+    const int64_t needed = LeastMemory(*scales).total();
     if (needed <= cap) out.push_back(absl::StrFormat("%s: needs %d bytes", what, needed));
   };
-  const int64_t small = spec.training.micro_batch / 2;
   ModelSpec recomputing = spec;
   recomputing.training.recompute = Recompute::kFull;
   const bool can_recompute = spec.training.recompute != Recompute::kFull;
   if (can_recompute) attempt(recomputing, cluster, "recompute='full'");
-  if (small >= 1) {
-    attempt(*spec.WithMicroBatch(small), cluster, absl::StrFormat("micro_batch=%d", small));
+  const size_t before_batches = out.size();
+  for (int64_t b = spec.training.micro_batch / 2; b >= 1 && out.size() == before_batches; b /= 2) {
+    attempt(*spec.WithMicroBatch(b), cluster, absl::StrFormat("micro_batch=%d", b));
   }
   for (int64_t times = 2; times <= 64 && out.size() < 4; times *= 2) {
     Cluster larger = cluster;

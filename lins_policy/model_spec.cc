@@ -10,7 +10,8 @@ namespace lins {
 namespace {
 
 // Beyond these a product of sizes could overflow 64 bits; no real model comes near.
-constexpr int64_t kMostParameters = int64_t{1} << 50;
+constexpr int64_t kMostParameters = int64_t{1} << 45;
+constexpr int64_t kMostBytes = int64_t{1} << 50;
 constexpr int64_t kMostSize = int64_t{1} << 40;
 
 // FlashAttention keeps no score matrix: what a block keeps is a multiple of batch x sequence x
@@ -40,9 +41,8 @@ absl::Status ValidateUnit(const Unit& u) {
     return fail("frozen=", u.frozen, " of ", u.parameters, " parameters");
   }
   for (int64_t bytes : {u.activation_bytes, u.boundary_bytes}) {
-    if (bytes < 0 || bytes > kMostParameters) {
-      return fail("activation_bytes and boundary_bytes are 0 to ", kMostParameters, ", not ",
-                  bytes);
+    if (bytes < 0 || bytes > kMostBytes) {
+      return fail("activation_bytes and boundary_bytes are 0 to ", kMostBytes, ", not ", bytes);
     }
   }
   for (double x : {u.forward_flops, u.forward_seconds, u.backward_seconds}) {
@@ -97,8 +97,8 @@ absl::StatusOr<ModelSpec> ModelSpec::Llama(std::string name, const LlamaShape& s
   const int64_t kv = s.kv_heads > 0 ? h / s.heads * s.kv_heads : h;
   const int64_t matrices = 2 * h * h + 2 * h * kv + 3 * h * s.ffn;
   const double tokens = static_cast<double>(training.seq_len) * training.micro_batch;
-  if (tokens * h * kBlockActivationBytes > kMostParameters ||
-      tokens * s.vocabulary * kBytesOfALogit > kMostParameters) {
+  if (tokens * h * kBlockActivationBytes > kMostBytes ||
+      tokens * s.vocabulary * kBytesOfALogit > kMostBytes) {
     return InvalidArgument("seq_len=", training.seq_len, " x micro_batch=", training.micro_batch,
                            " tokens are beyond any machine");
   }
@@ -124,6 +124,11 @@ absl::Status ModelSpec::Validate() const {
   if (units.empty()) return InvalidArgument("model '", name, "' has no units");
   LINS_RETURN_IF_ERROR(CheckSize("seq_len", training.seq_len));
   LINS_RETURN_IF_ERROR(CheckSize("micro_batch", training.micro_batch));
+  if (static_cast<double>(training.seq_len) * training.micro_batch > kMostSize) {
+    return InvalidArgument("seq_len=", training.seq_len, " x micro_batch=", training.micro_batch,
+                           " tokens at once: legal are up to ", kMostSize);
+  }
+  LINS_RETURN_IF_ERROR(CheckSize("in_flight", in_flight));
   const StateSizes& z = training.sizes;
   for (const auto& [what, bytes, least] :
        {std::tuple<absl::string_view, int64_t, int64_t>{"param", z.param, 1},
@@ -134,11 +139,11 @@ absl::Status ModelSpec::Validate() const {
       return InvalidArgument(what, "=", bytes, " bytes per element: legal are ", least, " to 64");
     }
   }
-  if (logits_bytes < 0 || logits_bytes > kMostParameters) {
-    return InvalidArgument("logits_bytes=", logits_bytes, ": legal are 0 to ", kMostParameters);
+  if (logits_bytes < 0 || logits_bytes > kMostBytes) {
+    return InvalidArgument("logits_bytes=", logits_bytes, ": legal are 0 to ", kMostBytes);
   }
   std::set<absl::string_view> names;
-  double total = 0;
+  double total = 0, activations = 0;
   for (const Unit& u : units) {
     LINS_RETURN_IF_ERROR(ValidateUnit(u));
     if (u.name.empty()) return InvalidArgument("a unit of model '", name, "' has no name");
@@ -146,6 +151,11 @@ absl::Status ModelSpec::Validate() const {
       return InvalidArgument("two units of model '", name, "' are named '", u.name, "'");
     }
     total += static_cast<double>(u.parameters) * u.repeat;
+    activations += static_cast<double>(u.activation_bytes + u.boundary_bytes) * u.repeat;
+  }
+  if (activations * in_flight > kMostBytes) {
+    return InvalidArgument("model '", name, "' keeps ", activations * in_flight,
+                           " bytes of activations: legal are up to ", kMostBytes);
   }
   if (total < 1) return InvalidArgument("model '", name, "' has no parameters");
   if (total > kMostParameters) {
@@ -192,17 +202,19 @@ absl::StatusOr<ModelSpec> ModelSpec::Parallel(int64_t tensor, int64_t pipeline) 
   } else {
     out.units.erase(out.units.begin(), body);
   }
-  for (Unit& u : out.units) {
-    u.activation_bytes *= pipeline;
-    u.boundary_bytes *= pipeline;
-  }
+  out.in_flight = pipeline;
+  LINS_RETURN_IF_ERROR(out.Validate());
   return out;
 }
 
 absl::StatusOr<ModelSpec> ModelSpec::WithMicroBatch(int64_t micro_batch) const {
+  LINS_RETURN_IF_ERROR(Validate());
   LINS_RETURN_IF_ERROR(CheckSize("micro_batch", micro_batch));
   const double part = static_cast<double>(micro_batch) / training.micro_batch;
-  const auto scale = [&](int64_t bytes) { return std::llround(bytes * part); };
+  // Beyond the largest legal size any will do: Validate() refuses it.
+  const auto scale = [&](int64_t bytes) {
+    return std::llround(std::min(static_cast<double>(bytes) * part, 2.0 * kMostBytes));
+  };
   ModelSpec out = *this;
   for (Unit& u : out.units) {
     u.activation_bytes = scale(u.activation_bytes);

@@ -1,6 +1,7 @@
 #include "lins_policy/plan.h"
 
 #include <cmath>
+#include <tuple>
 
 #include "lins_policy/evaluate.h"
 #include "mesh/error.h"
@@ -19,28 +20,32 @@ absl::string_view ObjectiveName(Objective objective) {
 }
 
 absl::Status PlanSettings::Validate() const {
-  constexpr int64_t kMostMicroBatches = 1 << 20;
+  constexpr int64_t kMostMicroBatches = 1 << 20, kMostUnits = 256, kMostItem = int64_t{1} << 50;
   const auto check_m = [&](int64_t m) {
     if (m >= 1 && m <= kMostMicroBatches) return absl::OkStatus();
     return InvalidArgument("micro_batches=", m, ": legal are 1 to ", kMostMicroBatches);
   };
   LINS_RETURN_IF_ERROR(check_m(micro_batches));
-  if (cap_bytes && *cap_bytes < 1) {
-    return InvalidArgument("cap_bytes=", *cap_bytes, ": legal are 1 and more");
+  if (cap_bytes && (*cap_bytes < 1 || *cap_bytes > kMostMemory)) {
+    return InvalidArgument("cap_bytes=", *cap_bytes, ": legal are 1 to ", kMostMemory);
   }
   if (!(tie_epsilon >= 0 && tie_epsilon < 1)) {
     return InvalidArgument("tie_epsilon=", tie_epsilon, ": legal are 0 to below 1");
   }
-  if (bucket_bytes < 1) return InvalidArgument("bucket_bytes=", bucket_bytes, ": at least 1");
-  if (memory.gathered_units < 1 || memory.gradient_buckets < 0 || memory.communicator_bytes < 0 ||
-      !(memory.margin >= 0 && memory.margin < 10)) {
-    return InvalidArgument("memory settings gathered_units=", memory.gathered_units,
-                           " (at least 1), gradient_buckets=", memory.gradient_buckets,
-                           ", communicator_bytes=", memory.communicator_bytes,
-                           " (at least 0), margin=", memory.margin, " (0 to below 10)");
+  const std::tuple<absl::string_view, int64_t, int64_t, int64_t> ranges[] = {
+      {"bucket_bytes", bucket_bytes, 1, kMostItem},
+      {"gathered_units", memory.gathered_units, 1, kMostUnits},
+      {"gradient_buckets", memory.gradient_buckets, 0, kMostUnits},
+      {"communicator_bytes", memory.communicator_bytes, 0, kMostItem},
+      {"correction_bytes", memory.correction_bytes, -kMostItem, kMostItem},
+      {"prefetch", overlap.prefetch, 0, kMostUnits}};
+  for (const auto& [name, value, least, most] : ranges) {
+    if (value < least || value > most) {
+      return InvalidArgument(name, "=", value, ": legal are ", least, " to ", most);
+    }
   }
-  if (overlap.prefetch < 0) {
-    return InvalidArgument("prefetch=", overlap.prefetch, ": legal are 0 and more");
+  if (!(memory.margin >= 0 && memory.margin < 10)) {
+    return InvalidArgument("margin=", memory.margin, ": legal are 0 to below 10");
   }
   if (!uniform && !scales.empty()) {
     return InvalidArgument("plans for several scales are uniform: leave out uniform=False");
@@ -108,7 +113,7 @@ absl::StatusOr<Plan> PricePlan(const ModelSpec& spec, const Cluster& cluster,
     }
   }
   LINS_ASSIGN_OR_RETURN(const PlanCost cost, evaluator.Cost(each));
-  return evaluator.MakePlan(std::move(each), cost, "given");
+  return evaluator.MakePlan(std::move(each), cost, kGiven);
 }
 
 }  // namespace lins

@@ -75,6 +75,8 @@ struct Alternative {
   std::string why_not;  // "" for the chosen one
 };
 
+inline constexpr char kGiven[] = "given";
+
 struct Plan {
   ModelSpec spec;   // as given
   Cluster cluster;  // as given
@@ -85,7 +87,7 @@ struct Plan {
   PlanCost cost;
   MemoryItems memory;
   int64_t cap_bytes = 0;
-  std::string reason;  // why this one
+  std::string reason;  // why this one; kGiven of PricePlan
   std::vector<Alternative> alternatives;
 
   // The one choice of all units, if there is one.

@@ -17,6 +17,7 @@ namespace {
 
 constexpr char kFormat[] = "lins-plan";
 constexpr int64_t kVersion = 1;
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
 // FNV-1a, 64 bits: finds damage and edits, not forgery.
 std::string Digest(absl::string_view text) {
@@ -77,16 +78,20 @@ nlohmann::json AlternativesToJson(const Plan& plan) {
   return out;
 }
 
-template <typename T>
-CostTerms<T> TermsFromJson(const JsonPlace& json) {
-  return {static_cast<T>(json.At("T_p").Number()), static_cast<T>(json.At("T_g").Number()),
-          static_cast<T>(json.At("T_os0").Number()), static_cast<T>(json.At("T_os1").Number())};
+CostTerms<double> SecondsFromJson(const JsonPlace& json) {
+  return {json.At("T_p").Number(), json.At("T_g").Number(), json.At("T_os0").Number(),
+          json.At("T_os1").Number()};
+}
+
+CostTerms<int64_t> BytesFromJson(const JsonPlace& json) {
+  const auto at = [&](absl::string_view term) { return json.At(term).Int(0, kMost); };
+  return {at("T_p"), at("T_g"), at("T_os0"), at("T_os1")};
 }
 
 PlanCost CostFromJson(const JsonPlace& json) {
   PlanCost c;
-  c.seconds = TermsFromJson<double>(json.At("seconds"));
-  c.bytes = TermsFromJson<int64_t>(json.At("recv_bytes"));
+  c.seconds = SecondsFromJson(json.At("seconds"));
+  c.bytes = BytesFromJson(json.At("recv_bytes"));
   c.extra_micro_batch = json.At("extra_micro_batch").Number();
   c.compute = json.At("compute").Number();
   c.exposed = json.At("exposed").Number();
@@ -177,7 +182,7 @@ absl::StatusOr<Plan> PlanFromJson(absl::string_view text, absl::string_view what
   absl::Status status;
   const JsonPlace root(&document, std::string(what), &status);
   const std::string format = root.At("format").String();
-  const int64_t version = root.At("version").Int(0, std::numeric_limits<int64_t>::max());
+  const int64_t version = root.At("version").Int(0, kMost);
   const std::string digest = root.At("digest").String();
   LINS_RETURN_IF_ERROR(status);
   if (format != kFormat || version != kVersion) {
@@ -217,11 +222,11 @@ absl::StatusOr<Plan> PlanFromJson(absl::string_view text, absl::string_view what
   for (const JsonPlace& a : root.At("alternatives").Items()) {
     plan.alternatives.push_back({a.At("name").String(), PolicyFromJson(a.At("policy"), mesh),
                                  CostFromJson(a.At("cost")),
-                                 a.At("memory_bytes").Int(0, std::numeric_limits<int64_t>::max()),
+                                 a.At("memory_bytes").Int(0, kMost),
                                  a.At("fits").Int(0, 1) == 1, a.At("why_not").String()});
   }
   const PlanCost cost = CostFromJson(root.At("cost"));
-  const int64_t memory = root.At("memory").At("total").Int(0, std::numeric_limits<int64_t>::max());
+  const int64_t memory = root.At("memory").At("total").Int(0, kMost);
   LINS_RETURN_IF_ERROR(status);
   if (!Near(cost.seconds.total(), plan.cost.seconds.total()) ||
       !Near(cost.exposed, plan.cost.exposed) || memory != plan.memory.total()) {

@@ -47,15 +47,13 @@ Pricer::Pricer(Mesh mesh, const Profile* profile, const StateSizes& sizes, Famil
 absl::StatusOr<Pricer::Transition> Pricer::Find(const Layout& src, const Layout& dst,
                                                 int64_t itemsize) {
   if (src == dst) return Transition();
-  const auto [it, added] = known_.try_emplace({src, dst, itemsize});
-  if (added) {
-    PlanOptions options;
-    options.cost_model = profile_;
-    LINS_ASSIGN_OR_RETURN(const RedistributionPlan plan,
-                          PlanRedistribution(src, dst, itemsize, options));
-    it->second = {plan.seconds, plan.recv_bytes};
-  }
-  return it->second;
+  const std::tuple<Layout, Layout, int64_t> key{src, dst, itemsize};
+  if (const auto it = known_.find(key); it != known_.end()) return it->second;
+  PlanOptions options;
+  options.cost_model = profile_;
+  LINS_ASSIGN_OR_RETURN(const RedistributionPlan plan,
+                        PlanRedistribution(src, dst, itemsize, options));
+  return known_[key] = {plan.seconds, plan.recv_bytes};
 }
 
 absl::StatusOr<UnitPrice> Pricer::Planned(const Unit& unit, const Policy& policy, bool whole_step) {

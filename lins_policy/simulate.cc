@@ -56,6 +56,11 @@ class StepSimulator {
   }
   bool IsForward(int64_t t) const { return t % (2 * n_) < n_; }
   int64_t MicroBatchOf(int64_t t) const { return t / (2 * n_); }
+  // The task before t that computes with t's unit; -1 for the first.
+  int64_t LastUse(int64_t t) const {
+    const int64_t i = t % (2 * n_), begin = t - i;
+    return i < n_ ? begin - 1 - i : begin + 2 * n_ - 1 - i;
+  }
 
   enum class Kind { kGather, kReduce, kUpdate };
   struct LinkTask {
@@ -100,7 +105,8 @@ class StepSimulator {
   }
 
   // A gather is issued when the task `prefetch` places before its own has started, or at once for
-  // those at the step's head; it is held back until its unit's update is done.
+  // those at the step's head; it is held back until its unit's update is done, and until the unit
+  // has been used and dropped: the last unit's second gather waits for its forward.
   void IssueGathers() {
     const int64_t ahead = options_.overlap ? options_.prefetch : 0;
     const int64_t started = computing_ ? task_ : task_ - 1;  // the last task that has started
@@ -115,7 +121,7 @@ class StepSimulator {
       }
     }
     for (size_t i = 0; i < held_.size();) {
-      if (updated_[held_[i].unit]) {
+      if (updated_[held_[i].unit] && LastUse(held_[i].task) < task_) {
         ready_.push_back(held_[i]);
         held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
       } else {

@@ -3,9 +3,9 @@
 // Durations are those that plans are priced with (pricing.h, step_time.h), so a simulation and a
 // predicted step differ only in how communication and compute meet. Rules:
 //   - compute runs the forwards of all units in order, then their backwards in reverse, M times;
-//   - a gather may start when the unit `prefetch` places before it starts to compute, and must be
-//     done before its own unit computes; in a step's first forward it also waits for the unit's
-//     update;
+//   - a gather may start when the unit `prefetch` places before it starts to compute, but not while
+//     its own unit still computes with what was gathered before; it must be done before its unit
+//     computes; in a step's first forward it also waits for the unit's update;
 //   - a gradient is reduced after its unit's backward; the optimizer waits for all reductions;
 //   - updates follow the optimizer, and run beside the next step's forward where they may;
 //   - of the collectives that are ready the links take the one that is needed first;

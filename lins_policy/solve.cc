@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "lins_policy/report.h"
 #include "lins_policy/solve_parts.h"
 #include "mesh/error.h"
 
@@ -140,15 +141,18 @@ absl::StatusOr<Plan> SolveUniform(std::vector<WeightedEvaluator>& scales) {
           priced[i].cost <= best * reach
               ? absl::StrCat("equal within the tolerance; of the chosen one, ",
                              Preferred(priced[chosen], priced[i]).second)
-              : absl::StrFormat("costs %.3g times as much", priced[i].cost / priced[chosen].cost);
+          : priced[chosen].cost > 0
+              ? absl::StrFormat("costs %.3g times as much", priced[i].cost / priced[chosen].cost)
+              : absl::StrCat("costs ", FormatSeconds(priced[i].cost), " more");
     }
     plan.alternatives.push_back(std::move(a));
   }
   return plan;
 }
 
-absl::StatusOr<Plan> Solve(const ModelSpec& spec, const Cluster& cluster,
-                           const PlanSettings& settings) {
+absl::StatusOr<std::vector<WeightedEvaluator>> MakeScales(const ModelSpec& spec,
+                                                          const Cluster& cluster,
+                                                          const PlanSettings& settings) {
   std::vector<WeightedEvaluator> scales;
   LINS_ASSIGN_OR_RETURN(Evaluator own, Evaluator::Create(spec, cluster, settings));
   scales.push_back({std::move(own), 1.0});
@@ -160,6 +164,12 @@ absl::StatusOr<Plan> Solve(const ModelSpec& spec, const Cluster& cluster,
     LINS_ASSIGN_OR_RETURN(Evaluator e, Evaluator::Create(spec, there, then));
     scales.push_back({std::move(e), s.weight});
   }
+  return scales;
+}
+
+absl::StatusOr<Plan> Solve(const ModelSpec& spec, const Cluster& cluster,
+                           const PlanSettings& settings) {
+  LINS_ASSIGN_OR_RETURN(std::vector<WeightedEvaluator> scales, MakeScales(spec, cluster, settings));
   absl::StatusOr<Plan> plan =
       settings.uniform ? SolveUniform(scales) : SolvePerUnit(scales[0].evaluator);
   if (!absl::IsResourceExhausted(plan.status())) return plan;

@@ -18,6 +18,10 @@ struct WeightedEvaluator {
   Evaluator evaluator;
   double weight;
 };
+// The evaluator of the cluster itself, then one for each of the settings' scales.
+absl::StatusOr<std::vector<WeightedEvaluator>> MakeScales(const ModelSpec& spec,
+                                                          const Cluster& cluster,
+                                                          const PlanSettings& settings);
 absl::StatusOr<Plan> SolveUniform(std::vector<WeightedEvaluator>& scales);
 // The best plan of one choice per unit.
 absl::StatusOr<Plan> SolvePerUnit(Evaluator& evaluator);

@@ -19,7 +19,10 @@ struct Option {
   int64_t gathered, bucket;  // of one copy: of these only the largest of the plan counts
 };
 
-int64_t Picoseconds(double seconds) { return std::llround(seconds * 1e12); }
+constexpr double kMostSeconds = 1e6;  // of a step: in picoseconds sums stay below 2^62
+int64_t Picoseconds(double seconds) {
+  return std::llround(std::min(seconds, 2 * kMostSeconds) * 1e12);
+}
 
 // Every value that the largest gathered unit (or bucket) of a plan can have, rising.
 std::vector<int64_t> Limits(const std::vector<std::vector<Option>>& units, int64_t Option::*size) {
@@ -36,6 +39,11 @@ struct Problem {
   std::vector<int64_t> gathered, bucket;  // every limit worth setting
   int64_t gathered_alive = 0, bucket_alive = 0;
   int64_t fixed = 0;  // bytes that no choice changes, margin not in it
+
+  // What units alive at once take when the largest of them are these.
+  int64_t Largest(int64_t most_gathered, int64_t most_bucket) const {
+    return gathered_alive * most_gathered + (bucket_alive > 0 ? bucket_alive * most_bucket : 0);
+  }
 };
 
 // Every unit's bytes under every policy; costs are 0.
@@ -70,27 +78,42 @@ Problem MakeProblem(const Evaluator& evaluator) {
 
 absl::Status AddCosts(Evaluator& evaluator, Problem& problem) {
   const std::vector<Unit>& units = evaluator.share().units;
+  std::vector<size_t> priced;  // the first of every kind, the model's edges left out
   for (size_t i = 0; i < units.size(); ++i) {
-    // Neighbours that differ in their name alone cost the same, but for the model's edges.
-    if (i > 1 && i + 1 < units.size()) {
-      Unit twin = units[i - 1];
-      twin.name = units[i].name;
-      if (twin == units[i]) {
-        problem.units[i] = problem.units[i - 1];
+    // Units that differ in their name alone cost the same, but for the edges.
+    if (i > 0 && i + 1 < units.size()) {
+      const auto twin = std::find_if(priced.begin(), priced.end(), [&](size_t j) {
+        Unit renamed = units[j];
+        renamed.name = units[i].name;
+        return renamed == units[i];
+      });
+      if (twin != priced.end()) {
+        problem.units[i] = problem.units[*twin];
         continue;
       }
+      priced.push_back(i);
     }
     for (Option& o : problem.units[i]) {
       LINS_ASSIGN_OR_RETURN(const PlanCost c, evaluator.CostOfUnit(i, problem.legal[o.policy]));
       o.picoseconds = Picoseconds(c.Of(evaluator.settings().objective));
     }
   }
+  double worst = 0;
+  for (const auto& options : problem.units) {
+    int64_t most = 0;
+    for (const Option& o : options) most = std::max(most, o.picoseconds);
+    worst += static_cast<double>(most);
+  }
+  if (worst > kMostSeconds * 1e12) {
+    return InvalidArgument("a step may take ", worst / 1e12, " seconds of communication: up to ",
+                           kMostSeconds, " can be planned per unit");
+  }
   return absl::OkStatus();
 }
 
 struct Choices {
   bool feasible = false;
-  int64_t cost = 0, weight = 0;  // weight: all bytes but the fixed ones
+  int64_t cost = std::numeric_limits<int64_t>::max();
   std::vector<int> policies;     // by unit
   int64_t states = 0;
 };
@@ -100,8 +123,7 @@ Choices Best(const Problem& problem, int64_t room) {
   Choices best;
   for (const int64_t most_gathered : problem.gathered) {
     for (const int64_t most_bucket : problem.bucket) {
-      const int64_t largest = problem.gathered_alive * most_gathered +
-                              (problem.bucket_alive > 0 ? problem.bucket_alive * most_bucket : 0);
+      const int64_t largest = problem.Largest(most_gathered, most_bucket);
       if (largest > room) break;
       std::vector<std::vector<KnapsackItem>> classes;
       std::vector<std::vector<int>> policies;
@@ -114,14 +136,11 @@ Choices Best(const Problem& problem, int64_t room) {
           policies.back().push_back(o.policy);
         }
       }
-      const KnapsackResult r = SolveKnapsack(classes, room - largest);
+      const KnapsackResult r = SolveKnapsack(classes, room - largest, best.cost);
       best.states += r.states;
       if (!r.feasible) continue;
-      const int64_t weight = r.weight + largest;
-      if (best.feasible && std::tie(r.cost, weight) >= std::tie(best.cost, best.weight)) continue;
       best.feasible = true;
       best.cost = r.cost;
-      best.weight = weight;
       best.policies.clear();
       for (size_t i = 0; i < r.choice.size(); ++i) {
         best.policies.push_back(policies[i][r.choice[i]]);
@@ -157,8 +176,28 @@ absl::StatusOr<Plan> SolvePerUnit(Evaluator& evaluator) {
 
 MemoryItems LeastMemoryPerUnit(const Evaluator& evaluator) {
   const Problem problem = MakeProblem(evaluator);
-  const Choices best = Best(problem, std::numeric_limits<int64_t>::max() / 4);
-  return evaluator.Memory(Policies(problem, best));
+  int64_t least = std::numeric_limits<int64_t>::max();
+  std::vector<Policy> best;
+  for (const int64_t most_gathered : problem.gathered) {
+    for (const int64_t most_bucket : problem.bucket) {
+      int64_t bytes = problem.Largest(most_gathered, most_bucket);
+      std::vector<Policy> each;
+      for (const auto& options : problem.units) {
+        const Option* lightest = nullptr;
+        for (const Option& o : options) {
+          if (o.gathered > most_gathered || o.bucket > most_bucket) continue;
+          if (lightest == nullptr || o.weight < lightest->weight) lightest = &o;
+        }
+        if (lightest == nullptr) break;
+        bytes += lightest->weight;
+        each.push_back(problem.legal[lightest->policy]);
+      }
+      if (each.size() < problem.units.size() || bytes >= least) continue;
+      least = bytes;
+      best = std::move(each);
+    }
+  }
+  return evaluator.Memory(best);
 }
 
 }  // namespace lins

@@ -6,6 +6,7 @@
 #include "lins_policy/explain.h"
 #include "lins_policy/explain_parts.h"
 #include "lins_policy/json_diff.h"
+#include "lins_policy/plan_file.h"
 #include "lins_policy/plan_inputs_json.h"
 #include "mesh/error.h"
 
@@ -19,7 +20,9 @@ std::string Change(double a, double b) {
 
 nlohmann::json Inputs(const Plan& plan) {
   nlohmann::json cluster = ClusterToJson(plan.cluster);
-  cluster["profile"] = plan.cluster.profile->name();
+  cluster["profile"] = {
+      {"name", plan.cluster.profile->name()},
+      {"digest", Fingerprint(plan.spec, plan.cluster, plan.settings)["profile"]}};
   return {{"model", ModelToJson(plan.spec)},
           {"cluster", cluster},
           {"settings", SettingsToJson(plan.settings)}};
@@ -71,10 +74,13 @@ absl::StatusOr<Report> Why(const Plan& plan, absl::string_view name) {
     int64_t memory;  // of the whole plan with this unit changed
   };
   std::vector<Row> rows;
+  std::vector<Policy> legal =
+      LegalPolicies(plan.mesh.shape()[1], plan.mesh.shape()[0], plan.settings.space);
+  // A policy given by hand may lie outside the space.
+  if (std::find(legal.begin(), legal.end(), chosen) == legal.end()) legal.push_back(chosen);
   const Objective objective = plan.settings.objective;
   LINS_ASSIGN_OR_RETURN(const PlanCost mine, evaluator.CostOfUnit(at, chosen));
-  for (const Policy& p :
-       LegalPolicies(plan.mesh.shape()[1], plan.mesh.shape()[0], plan.settings.space)) {
+  for (const Policy& p : legal) {
     LINS_ASSIGN_OR_RETURN(const PlanCost cost, evaluator.CostOfUnit(at, p));
     std::vector<Policy> changed = plan.policies;
     changed[at] = p;
@@ -117,12 +123,20 @@ absl::StatusOr<Report> Diff(const Plan& a, const Plan& b) {
   if (!inputs.rows.empty()) report.tables.push_back(std::move(inputs));
 
   ReportTable placement{"Placement", {"unit", "first", "second"}, {}};
-  for (size_t i = 0; i < std::max(a.policies.size(), b.policies.size()); ++i) {
-    const std::string x = i < a.policies.size() ? a.policies[i].ToString() : "-";
-    const std::string y = i < b.policies.size() ? b.policies[i].ToString() : "-";
-    if (x == y) continue;
-    placement.rows.push_back(
-        {i < a.policies.size() ? a.share.units[i].name : b.share.units[i].name, x, y});
+  const auto find = [](const Plan& plan, const std::string& unit) -> std::string {
+    for (size_t i = 0; i < plan.policies.size(); ++i) {
+      if (plan.share.units[i].name == unit) return plan.policies[i].ToString();
+    }
+    return "-";
+  };
+  for (size_t i = 0; i < a.policies.size(); ++i) {
+    const std::string& unit = a.share.units[i].name;
+    const std::string x = a.policies[i].ToString(), y = find(b, unit);
+    if (x != y) placement.rows.push_back({unit, x, y});
+  }
+  for (size_t i = 0; i < b.policies.size(); ++i) {
+    const std::string& unit = b.share.units[i].name;
+    if (find(a, unit) == "-") placement.rows.push_back({unit, "-", b.policies[i].ToString()});
   }
   if (!placement.rows.empty()) report.tables.push_back(std::move(placement));
 
