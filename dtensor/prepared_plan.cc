@@ -80,7 +80,8 @@ class Preparation {
 
   // Every rank contributes the shard that it alone holds; of replicas only the first does.
   void BeginPartial() {
-    out_.op = Op(step_.after);
+    // Over axes of one rank several may begin at once: the value is that of any of them.
+    if (out_.group.size() > 1) out_.op = Op(step_.after);
     Axes replicated;
     for (const SubAxis& a : step_.axes) {
       bool split = false;

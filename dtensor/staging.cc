@@ -31,11 +31,16 @@ void Staging::Give(at::Tensor buffer) {
   free_.push_back(std::move(buffer));
   int64_t bytes = 0;
   for (const at::Tensor& t : free_) bytes += static_cast<int64_t>(t.nbytes());
-  while (free_.size() > kKeep || (bytes > kKeepBytes && !free_.empty())) {
+  while (free_.size() > kKeep || (bytes > keep_bytes_ && !free_.empty())) {
     bytes -= static_cast<int64_t>(free_.front().nbytes());
     dropped.push_back(std::move(free_.front()));
     free_.erase(free_.begin());
   }
+}
+
+void Staging::Limit(int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  keep_bytes_ = bytes;
 }
 
 at::Tensor Staging::Empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
