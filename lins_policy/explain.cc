@@ -161,7 +161,7 @@ ReportTable AlternativesTable(const Plan& plan, const std::vector<Alternative>& 
                                    [&](const Alternative& p) { return p.policy == a.policy; });
     if (known || plan.factors() == a.policy) continue;
     Alternative unnamed = a;
-    unnamed.name = "-";
+    unnamed.name.assign(1, '-');
     add(unnamed);
   }
   return table;

@@ -130,8 +130,7 @@ void Apply(const std::vector<std::pair<std::string, Setter>>& setters, py::dict&
     try {
       set(inputs, value);
     } catch (const py::cast_error&) {
-      throw py::type_error(absl::StrCat(name, "=", py::repr(value).cast<std::string>(),
-                                        " is of a type that ", name, " cannot have"));
+      RefuseType(name, value);
     }
     PyDict_DelItemString(given.ptr(), name.c_str());
   }
