@@ -38,8 +38,7 @@ Setter Named(T PlanSettings::*field, absl::StatusOr<T> (*parse)(absl::string_vie
 void SetScales(PlanInputs& in, const py::handle& v) {
   in.settings.scales.clear();
   if (v.is_none()) return;
-  for (const py::handle& item : v) {
-    const auto scale = item.cast<std::vector<double>>();
+  for (const auto& scale : v.cast<std::vector<std::vector<double>>>()) {
     if (scale.size() != 2 && scale.size() != 3) {
       throw Error("a scale is (nodes, micro_batches) or (nodes, micro_batches, weight)");
     }

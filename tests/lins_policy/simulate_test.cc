@@ -159,9 +159,11 @@ TEST(SimulateTest, TracesAreJson) {
 }
 
 // The formula against the events. Of units alike they agree but for a few windows at the ends of
-// each pass.
+// each pass. In events the links serve one collective at a time: a gather may have to wait for a
+// reduction of an earlier micro-batch that has begun, which the formula does not know.
 TEST(SimulateTest, WindowsAgreeWithEventsForUnitsAlike) {
   Random random(2);
+  int waited = 0;
   for (int i = 0; i < 300; ++i) {
     const Moments<double> s = {random.Real(0, 2), random.Real(0, 2), 0,
                                random.Real(0, 2), random.Real(0, 2), random.Real(0, 2)};
@@ -176,8 +178,12 @@ TEST(SimulateTest, WindowsAgreeWithEventsForUnitsAlike) {
     }
     const double events = SimulateStep(Alike(n, s, c), m, slowdown, {}).exposed();
     const double ends = 8 * static_cast<double>(m);
-    EXPECT_NEAR(exposed, events, ends) << i << " m " << m << " slowdown " << slowdown;
+    EXPECT_LE(exposed, events + ends) << i;
+    const double waiting = m > 1 ? static_cast<double>((m - 1) * n) * s.accumulate : 0;
+    EXPECT_GE(exposed, events - ends - waiting) << i;
+    waited += exposed < events - ends;
   }
+  EXPECT_LT(waited, 10);
 }
 
 // Of real plans: steps within 3 % (docs/policy.md).

@@ -19,7 +19,8 @@ TEST(Table3Test, ThePapersPlansAreFoundAgain) {
 }
 
 TEST(Table3Test, EachModelStandsAtTheSmallestScaleAtWhichItFits) {
-  for (const Table3Row& r : *ReproduceTable3()) {
+  const std::vector<Table3Row> rows = *ReproduceTable3();
+  for (const Table3Row& r : rows) {
     EXPECT_TRUE(r.plan.fits());
     if (r.plan.cluster.nodes == 1) continue;
     Cluster smaller = r.plan.cluster;
@@ -32,7 +33,8 @@ TEST(Table3Test, EachModelStandsAtTheSmallestScaleAtWhichItFits) {
 
 TEST(Table3Test, SettingsUnderWhichResultsChange) {
   int by_recompute = 0, by_ties = 0;
-  for (const Table3Row& r : *ReproduceTable3()) {
+  const std::vector<Table3Row> rows = *ReproduceTable3();
+  for (const Table3Row& r : rows) {
     ModelSpec recomputing = r.plan.spec;
     recomputing.training.recompute = Recompute::kFull;
     by_recompute += Solve(recomputing, r.plan.cluster, r.plan.settings)->factors() != r.paper;
