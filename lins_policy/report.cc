@@ -30,7 +30,7 @@ std::string Text(const ReportTable& table) {
       if (i + 1 < cells.size()) out.append(widths[i] - cells[i].size(), ' ');
     }
     absl::StrAppend(&out, "\n");
-  return out;
+    return out;
   };
   std::string out = absl::StrCat(table.title, "\n", line(table.columns));
   for (const auto& row : table.rows) absl::StrAppend(&out, line(row));

@@ -34,9 +34,9 @@ ComputeSeconds ComputeOf(const Unit& unit, Recompute recompute, double flops);
 // What max(c, w + ...) adds to w.
 double Exposed(double communication, double compute, double slowdown);
 
-// Exposed seconds of a step, of one copy; never falls as one of its durations grows. The edge copies
-// are the first unit of the model (nothing runs before its forward, nor after its backward) and the
-// last (nothing before its backward).
+// Exposed seconds of a step, of one copy; never falls as one of its durations grows. The edge
+// copies are the first unit of the model (nothing runs before its forward, nor after its backward)
+// and the last (nothing before its backward).
 enum class Edge { kNone, kFirst, kLast, kBoth };
 double ExposedOfUnit(const Moments<double>& seconds, const ComputeSeconds& compute, Edge edge,
                      int64_t micro_batches, double slowdown, const OverlapOptions& options);

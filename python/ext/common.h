@@ -23,8 +23,8 @@ inline void RegisterErrors() {
       const py::object type = py::module_::import("lins.errors").attr(name);
       // What a message quotes of a damaged file need not be UTF-8.
       const std::string text = e.what();
-      const auto message = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
-          text.data(), static_cast<py::ssize_t>(text.size()), "replace"));
+      const auto message = py::reinterpret_steal<py::object>(
+          PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace"));
       py::set_error(type, message);
     }
   });

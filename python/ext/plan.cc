@@ -107,10 +107,8 @@ std::optional<Policy> TakePolicy(py::dict& given, const Mesh& mesh) {
   }
   if (!factors) return std::nullopt;
   if (p.is_none() || g.is_none() || o.is_none()) throw Error("give all of param, grad and optim");
-  Policy policy{ToFactors("param", p, mesh),
-                ToFactors("grad", g, mesh),
-                ToFactors("optim", o, mesh),
-                {}};
+  Policy policy{
+      ToFactors("param", p, mesh), ToFactors("grad", g, mesh), ToFactors("optim", o, mesh), {}};
   if (!b.is_none()) policy.between = ToFactors("between", b, mesh);
   return policy;
 }
@@ -340,7 +338,8 @@ void BindSolving(py::module_& m) {
         return py::make_tuple(r.choice, r.weight, r.cost);
       },
       py::arg("classes"), py::arg("capacity"),
-      "The multiple-choice knapsack behind a choice per unit: of every class of (weight, cost) one\n"
+      "The multiple-choice knapsack behind a choice per unit: of every class of (weight, cost) "
+      "one\n"
       "item, the least cost within the capacity. (choice, weight, cost), or None.");
   m.attr("setting_names") = ToTuple(SettingNames());
 }

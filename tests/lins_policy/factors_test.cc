@@ -135,12 +135,14 @@ TEST(FactorsTest, EachFactorDividesTheNext) {
       << why;
 }
 
-// Where nodes are no power of two, G and what stays between could be cut in ways that share no chain.
+// Where nodes are no power of two, G and what stays between could be cut in ways that share no
+// chain.
 TEST(FactorsTest, AllCutsOfAPolicyLieOnOneChain) {
   const Mesh mesh = NodesTimesGpus(2, 6);
   const absl::Status status = ValidatePolicy({{6, 1}, {3, 1}, {6, 2}, {2, 1}}, mesh, Space::kFull);
-  EXPECT_EQ(status.message(), "between=2x1 and G=3x1 lie on no common chain: one must divide the "
-                              "other");
+  EXPECT_EQ(status.message(),
+            "between=2x1 and G=3x1 lie on no common chain: one must divide the "
+            "other");
   for (const auto& [nodes, gpus] : {std::pair<int64_t, int64_t>{2, 6}, {6, 12}, {4, 8}}) {
     const Mesh each = NodesTimesGpus(nodes, gpus);
     for (const Policy& p : LegalPolicies(gpus, nodes, Space::kFull)) {

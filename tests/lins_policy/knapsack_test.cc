@@ -82,16 +82,15 @@ TEST(KnapsackTest, EqualsBruteForce) {
       classes[k].resize(random.Int(1, 5));
       for (KnapsackItem& x : classes[k]) {
         x.weight = random.Int(0, most_weight);
-        x.cost = correlated ? 2 * (most_weight - x.weight) + random.Int(0, 3)
-                            : random.Int(0, most_cost);
+        x.cost =
+            correlated ? 2 * (most_weight - x.weight) + random.Int(0, 3) : random.Int(0, most_cost);
       }
     }
     int64_t heaviest = 0;
     for (const auto& items : classes) {
-      heaviest +=
-          std::max_element(items.begin(), items.end(), [](const auto& a, const auto& b) {
-            return a.weight < b.weight;
-          })->weight;
+      heaviest += std::max_element(items.begin(), items.end(), [](const auto& a, const auto& b) {
+                    return a.weight < b.weight;
+                  })->weight;
     }
     const int64_t capacity = random.Int(0, 4) == 0 ? 0 : random.Int(0, heaviest);
     const int64_t least = LeastCost(classes, 0, capacity);
@@ -156,9 +155,9 @@ TEST(KnapsackTest, EveryLinearOfEightyLayersUnderManyCaps) {
   const int64_t h = 8192, kv = 1024, ffn = 28672;
   const auto time = [](double bytes, int64_t ranks) {
     return ranks == 1 ? 0
-                      : 5e-6 * static_cast<double>(ranks) +
-                            bytes * static_cast<double>(ranks - 1) / static_cast<double>(ranks) /
-                                (ranks > 8 ? 20e9 : 150e9);
+                      : 5e-6 * static_cast<double>(ranks) + bytes * static_cast<double>(ranks - 1) /
+                                                                static_cast<double>(ranks) /
+                                                                (ranks > 8 ? 20e9 : 150e9);
   };
   Classes layer;
   for (const int64_t n : {h * h, h * kv, h * kv, h * h, h * ffn, h * ffn, h * ffn}) {
@@ -191,9 +190,8 @@ TEST(KnapsackTest, EveryLinearOfEightyLayersUnderManyCaps) {
     const int64_t capacity = least + static_cast<int64_t>(part * static_cast<double>(most - least));
     const auto start = std::chrono::steady_clock::now();
     const KnapsackResult r = SolveKnapsack(classes, capacity);
-    slowest = std::max(slowest, std::chrono::duration<double>(std::chrono::steady_clock::now() -
-                                                              start)
-                                    .count());
+    slowest = std::max(
+        slowest, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     ASSERT_TRUE(r.feasible);
     ExpectConsistent(classes, capacity, r);
     EXPECT_LE(r.cost, before);

@@ -54,27 +54,35 @@ TEST(MemoryTest, StatesAreThoseThatTheRuntimeHolds) {
 TEST(MemoryTest, EveryItemByHand) {
   ModelSpec spec{.name = "m", .units = {}};
   spec.units = {{.name = "a", .parameters = 800, .activation_bytes = 10, .boundary_bytes = 1},
-                {.name = "b", .parameters = 1600, .repeat = 3, .frozen = 800,
-                 .activation_bytes = 100, .boundary_bytes = 7}};
+                {.name = "b",
+                 .parameters = 1600,
+                 .repeat = 3,
+                 .frozen = 800,
+                 .activation_bytes = 100,
+                 .boundary_bytes = 7}};
   spec.logits_bytes = 55;
   const Policy policy = {{2, 1}, {4, 1}, {4, 2}};
   PlanSettings settings;
-  settings.memory = {.gathered_units = 2, .gradient_buckets = 3, .fp32_gradient_copy = true,
-                     .communicator_bytes = 1000, .margin = 0.1, .correction_bytes = -20};
+  settings.memory = {.gathered_units = 2,
+                     .gradient_buckets = 3,
+                     .fp32_gradient_copy = true,
+                     .communicator_bytes = 1000,
+                     .margin = 0.1,
+                     .correction_bytes = -20};
   const Cluster cluster = ModelCluster(2, 4);
   const MemoryItems m = PricePlan(spec, cluster, {policy}, settings)->memory;
   EXPECT_EQ(m.param, (800 + 3 * 1600) / 2 * 2);
   EXPECT_EQ(m.grad, (800 + 3 * 800) / 4 * 2);
   EXPECT_EQ(m.optim, (800 + 3 * 800) / 8 * 12);
-  EXPECT_EQ(m.gathered, 2 * 1600 * 2);      // two of the largest
-  EXPECT_EQ(m.buckets, 3 * 800 * 2);        // what of it is trained
-  EXPECT_EQ(m.fp32_copies, 3200 / 8 * 4);   // of the owned piece
+  EXPECT_EQ(m.gathered, 2 * 1600 * 2);     // two of the largest
+  EXPECT_EQ(m.buckets, 3 * 800 * 2);       // what of it is trained
+  EXPECT_EQ(m.fp32_copies, 3200 / 8 * 4);  // of the owned piece
   EXPECT_EQ(m.activations, 10 + 3 * 100);
   EXPECT_EQ(m.logits, 55);
   EXPECT_EQ(m.communicators, 1000);
   EXPECT_EQ(m.correction, -20);
-  const int64_t all = m.states() + m.gathered + m.buckets + m.fp32_copies + m.activations +
-                      m.logits + 1000 - 20;
+  const int64_t all =
+      m.states() + m.gathered + m.buckets + m.fp32_copies + m.activations + m.logits + 1000 - 20;
   EXPECT_EQ(m.margin, (all + 9) / 10);
   EXPECT_EQ(m.total(), all + m.margin);
 
@@ -117,8 +125,9 @@ TEST(MemoryTest, PiecesKeptBetweenForwardAndBackward) {
 }
 
 TEST(MemoryTest, OfDifferentUnitsTheLargestIsGathered) {
-  ModelSpec spec{.name = "m", .units = {{.name = "small", .parameters = 80},
-                                        {.name = "large", .parameters = 8000}}};
+  ModelSpec spec{
+      .name = "m",
+      .units = {{.name = "small", .parameters = 80}, {.name = "large", .parameters = 8000}}};
   PlanSettings settings;
   settings.memory = Bare();
   const Policy cut = {{4, 1}, {4, 1}, {4, 1}}, whole = {{1, 1}, {1, 1}, {4, 1}};

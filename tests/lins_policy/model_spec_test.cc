@@ -18,8 +18,13 @@ TEST(ModelSpecTest, LlamasHaveTheirParameters) {
                 ->parameters(),
             2 * 10 * 8 + 2 * (4 * 64 + 3 * 8 * 16 + 2 * 8) + 8);
   // Grouped queries: keys and values of 2 of 4 heads; a tied head is no second copy.
-  const LlamaShape grouped{.hidden = 8, .layers = 1, .ffn = 16, .vocabulary = 10, .heads = 4,
-                           .kv_heads = 2, .tied = true};
+  const LlamaShape grouped{.hidden = 8,
+                           .layers = 1,
+                           .ffn = 16,
+                           .vocabulary = 10,
+                           .heads = 4,
+                           .kv_heads = 2,
+                           .tied = true};
   EXPECT_EQ(ModelSpec::Llama("g", grouped, {})->parameters(),
             10 * 8 + (2 * 64 + 2 * 8 * 4 + 3 * 8 * 16 + 2 * 8) + 8);
 }
@@ -57,9 +62,8 @@ TEST(ModelSpecTest, PipelinesKeepTheHeavierEndAndActivationsOfAllStages) {
   const Mesh mesh = *Mesh::Create({1, 8}, {"node", "gpu"});
   const MemoryItems m = FixedMemory(share, mesh, {});
   // Boundaries of four micro-batches; what is computed again belongs to one of them.
-  EXPECT_EQ(m.activations,
-            4 * (8 * share.units[0].boundary_bytes + share.units[1].boundary_bytes) +
-                share.units[0].activation_bytes);
+  EXPECT_EQ(m.activations, 4 * (8 * share.units[0].boundary_bytes + share.units[1].boundary_bytes) +
+                               share.units[0].activation_bytes);
 }
 
 TEST(ModelSpecTest, FactorsThatDoNotDivideAreRefused) {

@@ -100,9 +100,9 @@ TEST(PlanFileTest, AChangedProblemIsRefusedAndNamed) {
   refused(spec, quota, "cluster.quota_bytes is 8589934592 and was -");
   Cluster other = cluster;  // a profile of another library version
   const Profile& p = *cluster.profile;
-  other.profile = std::make_shared<Profile>(*Profile::Create(
-      p.name(), p.source(), p.gpus_per_node(), p.nodes(), p.curves(), p.compute(),
-      {{"nccl", "9.9"}}));
+  other.profile =
+      std::make_shared<Profile>(*Profile::Create(p.name(), p.source(), p.gpus_per_node(), p.nodes(),
+                                                 p.curves(), p.compute(), {{"nccl", "9.9"}}));
   refused(spec, other, "cluster.profile.environment");
 }
 
@@ -186,10 +186,24 @@ TEST(PlanFileTest, SignedNonsenseIsAnErrorNotACrash) {
   std::vector<nlohmann::json::json_pointer> places;
   const nlohmann::json flat = good.flatten();
   for (const auto& [path, value] : flat.items()) places.emplace_back(path);
-  const std::vector<nlohmann::json> nonsense = {
-      nullptr, true, -1, 0, 1, 3, 1e300, -1e300, 0.5, std::numeric_limits<int64_t>::max(),
-      std::numeric_limits<int64_t>::min(), std::numeric_limits<uint64_t>::max(), "", "x",
-      std::string(1000, 'x'), "P=1 G=1 OS=1", nlohmann::json::array(), nlohmann::json::object()};
+  const std::vector<nlohmann::json> nonsense = {nullptr,
+                                                true,
+                                                -1,
+                                                0,
+                                                1,
+                                                3,
+                                                1e300,
+                                                -1e300,
+                                                0.5,
+                                                std::numeric_limits<int64_t>::max(),
+                                                std::numeric_limits<int64_t>::min(),
+                                                std::numeric_limits<uint64_t>::max(),
+                                                "",
+                                                "x",
+                                                std::string(1000, 'x'),
+                                                "P=1 G=1 OS=1",
+                                                nlohmann::json::array(),
+                                                nlohmann::json::object()};
   Random random(4);
   int refused = 0, tried = 0;
   for (const auto& place : places) {

@@ -22,11 +22,11 @@ Unit UnitOf(int64_t parameters, int64_t frozen = 0) {
 
 TEST(PricingTest, PlannedIsTheSumOfTheUnitPlansRedistributions) {
   Random random(1);
-  for (const auto& [nodes, gpus] : {std::pair<int64_t, int64_t>{1, 1}, {1, 4}, {2, 1}, {2, 2},
-                                    {2, 4}, {4, 2}, {2, 6}}) {
+  for (const auto& [nodes, gpus] :
+       {std::pair<int64_t, int64_t>{1, 1}, {1, 4}, {2, 1}, {2, 2}, {2, 4}, {4, 2}, {2, 6}}) {
     const Mesh mesh = NodesTimesGpus(nodes, gpus);
-    const Profile profile = mesh.size() == 1 ? RandomProfile(random, 2, 1)
-                                             : RandomProfile(random, gpus, nodes);
+    const Profile profile =
+        mesh.size() == 1 ? RandomProfile(random, 2, 1) : RandomProfile(random, gpus, nodes);
     PlanOptions options;
     options.cost_model = &profile;
     for (const Unit& unit : {UnitOf(1000), UnitOf(1'000'003), UnitOf(5000, 1234), UnitOf(7, 7)}) {
@@ -127,8 +127,8 @@ TEST(PricingTest, FactorsOfOneLeaveOnlyTheLastReduction) {
     PlanSettings settings;
     settings.family = family;
     settings.micro_batches = 4;
-    const Plan plan = *PricePlan(*ModelSpec::Llama("7B", {}), A800(2), {{{1, 1}, {1, 1}, {1, 1}}},
-                                 settings);
+    const Plan plan =
+        *PricePlan(*ModelSpec::Llama("7B", {}), A800(2), {{{1, 1}, {1, 1}, {1, 1}}}, settings);
     EXPECT_EQ(plan.cost.seconds.t_p, 0);
     EXPECT_EQ(plan.cost.seconds.t_g, 0);
     EXPECT_EQ(plan.cost.seconds.t_os1, 0);
@@ -202,9 +202,9 @@ TEST(PricingTest, KnownMethodsTakeTheProfilesTimes) {
   // Planned: never more than the obvious sequence.
   settings.family = Family::kPlanned;
   const Plan planned = *PricePlan(spec, cluster, {mics}, settings);
-  EXPECT_LE(planned.cost.seconds.total(),
-            3 * (2 * gather + scatter) +
-                profile.Seconds(StepKind::kAllReduce, 2 * n / 8, 1, 2) + 1e-12);
+  EXPECT_LE(
+      planned.cost.seconds.total(),
+      3 * (2 * gather + scatter) + profile.Seconds(StepKind::kAllReduce, 2 * n / 8, 1, 2) + 1e-12);
 }
 
 // What explanations list is what was priced: by term, the same seconds.

@@ -104,7 +104,8 @@ inline Problem RandomProblem(Random& random, int64_t units) {
               .communicator_bytes = random.Int(0, 1 << 16),
               .margin = random.OneOf({0.0, 0.03}),
               .correction_bytes = random.Int(0, 1 << 16)};
-  s.overlap = {.prefetch = random.Int(0, 2), .overlap = random.Int(0, 3) > 0,
+  s.overlap = {.prefetch = random.Int(0, 2),
+               .overlap = random.Int(0, 3) > 0,
                .overlap_update = random.Coin()};
   return p;
 }

@@ -120,8 +120,7 @@ void ExpectRules(const Simulation& s, const std::vector<SimulatedUnit>& units, i
   const auto having = [&](auto what) {
     return static_cast<int>(std::count_if(units.begin(), units.end(), what));
   };
-  EXPECT_EQ(count["update"],
-            having([](const SimulatedUnit& u) { return u.seconds.update > 0; }));
+  EXPECT_EQ(count["update"], having([](const SimulatedUnit& u) { return u.seconds.update > 0; }));
   EXPECT_EQ(count["gather"],
             m * having([](const SimulatedUnit& u) { return u.seconds.gather > 0; }));
   EXPECT_EQ(count["regather"],
@@ -196,8 +195,8 @@ TEST(SimulateTest, WindowsAgreeWithEventsForRealPlans) {
       for (const int64_t nodes : {1, 4}) {
         for (const int64_t m : {1, 4}) {
           for (const Policy& p : LegalPolicies(8, nodes, Space::kNested)) {
-            const Plan plan = *PricePlan(*ModelSpec::Llama(size, {.seq_len = seq_len}),
-                                         A800(nodes), {p}, {.micro_batches = m});
+            const Plan plan = *PricePlan(*ModelSpec::Llama(size, {.seq_len = seq_len}), A800(nodes),
+                                         {p}, {.micro_batches = m});
             const double simulated = Simulate(plan)->step;
             const double off = std::abs(plan.cost.step() / simulated - 1);
             ++plans;

@@ -32,8 +32,9 @@ std::optional<Plan> ByBruteForce(const Problem& p, const std::vector<Policy>& le
   }
   std::optional<Plan> best;
   const auto key = [&](const Plan& plan) {
-    return std::make_tuple(std::llround(plan.cost.extra_micro_batch * 1e15), Nodes(plan.policies[0]),
-                           plan.memory.total(), plan.cost.Of(p.settings.objective));
+    return std::make_tuple(std::llround(plan.cost.extra_micro_batch * 1e15),
+                           Nodes(plan.policies[0]), plan.memory.total(),
+                           plan.cost.Of(p.settings.objective));
   };
   for (Plan& plan : fitting) {
     if (plan.cost.Of(p.settings.objective) > least * (1 + p.settings.tie_epsilon)) continue;
@@ -203,9 +204,9 @@ TEST_F(TwoByFour, FiltersKeepTheOptimum) {
   }
 }
 
-// What the paper's restriction (G placed like P or like OS) costs, in a case where it loses: P is best
-// whole, OS must be cut over all ranks, and G is best kept within a node, where every micro-batch
-// reduces it, while it is too large to stay whole (docs/policy.md).
+// What the paper's restriction (G placed like P or like OS) costs, in a case where it loses: P is
+// best whole, OS must be cut over all ranks, and G is best kept within a node, where every
+// micro-batch reduces it, while it is too large to stay whole (docs/policy.md).
 TEST(SolveTest, ThePapersRestrictionLosesWhereGWantsAPlaceOfItsOwn) {
   ModelSpec spec{.name = "7e9", .units = {{.name = "b", .parameters = 100'000'000, .repeat = 70}}};
   PlanSettings settings{.micro_batches = 8, .objective = Objective::kComm};
@@ -284,8 +285,7 @@ TEST(SolveTest, SeveralScalesEqualBruteForce) {
 TEST(SolveTest, WhatIsLessThanBestIsNeverTheAnswerForOneGpu) {
   Cluster cluster = ModelCluster(1, 8);
   cluster.gpus_per_node = 1;
-  const Plan plan = *Solve(*ModelSpec::Llama("7B", {}), cluster,
-                           {.cap_bytes = int64_t{1} << 40});
+  const Plan plan = *Solve(*ModelSpec::Llama("7B", {}), cluster, {.cap_bytes = int64_t{1} << 40});
   EXPECT_EQ(plan.cost.seconds.total(), 0);
   EXPECT_EQ(plan.cost.exposed, 0);
   EXPECT_EQ(plan.memory.communicators, 0);
