@@ -161,7 +161,7 @@ ReportTable AlternativesTable(const Plan& plan, const std::vector<Alternative>& 
                                    [&](const Alternative& p) { return p.policy == a.policy; });
     if (known || plan.factors() == a.policy) continue;
     Alternative unnamed = a;
-    unnamed.name = "-";
+    unnamed.name.assign(1, '-');
     add(unnamed);
   }
   return table;
@@ -229,8 +229,7 @@ absl::StatusOr<std::vector<CountedCollective>> CollectivesOf(const Plan& plan) {
       if (whole && c.term == "T_os1") {  // a part of the broadcasts of all units
         c.bytes = PaddedTotal(all, plan.mesh) * plan.share.training.sizes.param /
                   Product(plan.policies[i].optim);
-        LINS_ASSIGN_OR_RETURN(c.each,
-                              plan.cluster.profile->Time(c.op, c.bytes, c.gpus, c.nodes));
+        LINS_ASSIGN_OR_RETURN(c.each, plan.cluster.profile->Time(c.op, c.bytes, c.gpus, c.nodes));
         c.times *= static_cast<double>(u.parameters - u.frozen) / static_cast<double>(all);
       }
       out.push_back({i, u.repeat, std::move(c)});
@@ -297,12 +296,11 @@ Report ExplainFrontier(const std::vector<Plan>& frontier) {
     const double step = p.cost.step() > 0 ? p.cost.step() : p.cost.seconds.total();
     const double base =
         leanest.cost.step() > 0 ? leanest.cost.step() : leanest.cost.seconds.total();
-    table.rows.push_back({all ? all->ToString() : "a choice per unit",
-                          FormatBytes(p.memory.total()), FormatSeconds(p.cost.seconds.total()),
-                          FormatSeconds(p.cost.exposed), FormatSeconds(p.cost.step()),
-                          step > 0 ? absl::StrFormat("%.3f", base / step) : "-",
-                          FormatBytes(p.memory.total() - leanest.memory.total()),
-                          p.fits() ? "yes" : "no"});
+    table.rows.push_back(
+        {all ? all->ToString() : "a choice per unit", FormatBytes(p.memory.total()),
+         FormatSeconds(p.cost.seconds.total()), FormatSeconds(p.cost.exposed),
+         FormatSeconds(p.cost.step()), step > 0 ? absl::StrFormat("%.3f", base / step) : "-",
+         FormatBytes(p.memory.total() - leanest.memory.total()), p.fits() ? "yes" : "no"});
   }
   report.tables.push_back(std::move(table));
   report.notes.push_back(

@@ -51,6 +51,11 @@ bool Divides(const Factors& a, const Factors& b) {
   return true;
 }
 
+// Whether both can be cut along one chain. Empty: like P, which nests with all.
+bool Nest(const Factors& a, const Factors& b) {
+  return a.empty() || Divides(a, b) || Divides(b, a);
+}
+
 absl::StatusOr<Policy> Preset(absl::string_view name, const Mesh& mesh) {
   const std::pair<absl::string_view, absl::string_view> split =
       absl::StrSplit(name, absl::MaxSplits(':', 1));
@@ -163,6 +168,11 @@ absl::Status ValidatePolicy(const Policy& policy, const Mesh& mesh, Space space)
         ", or does not divide it: legal are ",
         i == 0 ? "between <= P, a divisor of it" : "P <= G <= OS, each a divisor of the next");
   }
+  if (!Nest(policy.between, policy.grad)) {
+    return InvalidArgument("between=", FactorsToString(policy.between),
+                           " and G=", FactorsToString(policy.grad),
+                           " lie on no common chain: one must divide the other");
+  }
   return absl::OkStatus();
 }
 
@@ -218,7 +228,7 @@ std::vector<Policy> LegalPolicies(int64_t gpus_per_node, int64_t nodes, Space sp
         out.push_back({p, g, o, {}});
         if (space != Space::kFull) continue;
         for (const Factors& b : all) {
-          if (b != p && Divides(b, p)) out.push_back({p, g, o, b});
+          if (b != p && Divides(b, p) && Nest(b, g)) out.push_back({p, g, o, b});
         }
       }
     }

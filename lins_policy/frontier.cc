@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-
 #include "lins_policy/solve.h"
 #include "lins_policy/solve_parts.h"
 #include "mesh/error.h"

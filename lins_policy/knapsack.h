@@ -34,7 +34,6 @@ struct KnapsackResult {
 
 // Only solutions that cost less than `below` count. The same one on every machine.
 KnapsackResult SolveKnapsack(const std::vector<std::vector<KnapsackItem>>& classes,
-                             int64_t capacity,
-                             int64_t below = std::numeric_limits<int64_t>::max());
+                             int64_t capacity, int64_t below = std::numeric_limits<int64_t>::max());
 
 }  // namespace lins

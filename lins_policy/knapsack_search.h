@@ -37,7 +37,7 @@ class KnapsackSearch {
     int64_t weight;  // change per copy; negative where the item is lighter
     Wide extra;      // per copy, >= 0
     bool ends_kind = false;
-    int64_t least_after = 0, most_after = 0;  // change of weight by moves of kinds that follow
+    int64_t least_after = 0, most_after = 0;    // change of weight by moves of kinds that follow
     int64_t least_beside = 0, most_beside = 0;  // per copy, by moves of this kind that follow
   };
   struct State {

@@ -53,8 +53,7 @@ MemoryItems FixedMemory(const ModelSpec& spec, const Mesh& mesh, const MemoryOpt
   int64_t recomputed = 0;
   for (const Unit& u : spec.units) {
     const bool full = spec.training.recompute == Recompute::kFull;
-    m.activations +=
-        spec.in_flight * u.repeat * (full ? u.boundary_bytes : u.activation_bytes);
+    m.activations += spec.in_flight * u.repeat * (full ? u.boundary_bytes : u.activation_bytes);
     if (full) recomputed = std::max(recomputed, u.activation_bytes);
   }
   m.activations += recomputed;

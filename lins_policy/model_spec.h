@@ -49,10 +49,11 @@ struct TrainingShape {
 
 struct ModelSpec {
   std::string name;
-  std::vector<Unit> units;  // in the order of the forward
-  TrainingShape training;
+  std::vector<Unit> units = {};  // in the order of the forward
+  TrainingShape training = {};
   int64_t logits_bytes = 0;  // alive at the loss, one micro-batch
-  // Micro-batches whose activations are alive at once: the stages of a pipeline. Parallel() sets it.
+  // Micro-batches whose activations are alive at once: the stages of a pipeline. Parallel() sets
+  // it.
   int64_t in_flight = 1;
 
   // "7B", "13B", "30B" of the paper.

@@ -34,11 +34,11 @@ absl::Status PlanSettings::Validate() const {
   }
   const std::tuple<absl::string_view, int64_t, int64_t, int64_t> ranges[] = {
       {"bucket_bytes", bucket_bytes, 1, kMostItem},
+      {"prefetch", overlap.prefetch, 0, kMostUnits - 1},
       {"gathered_units", memory.gathered_units, 1, kMostUnits},
       {"gradient_buckets", memory.gradient_buckets, 0, kMostUnits},
       {"communicator_bytes", memory.communicator_bytes, 0, kMostItem},
-      {"correction_bytes", memory.correction_bytes, -kMostItem, kMostItem},
-      {"prefetch", overlap.prefetch, 0, kMostUnits}};
+      {"correction_bytes", memory.correction_bytes, -kMostItem, kMostItem}};
   for (const auto& [name, value, least, most] : ranges) {
     if (value < least || value > most) {
       return InvalidArgument(name, "=", value, ": legal are ", least, " to ", most);

@@ -37,14 +37,15 @@ struct PlanSettings {
   Objective objective = Objective::kStep;
   Space space = Space::kNested;
   Family family = Family::kPlanned;
-  std::optional<int64_t> cap_bytes;  // of a GPU's memory; without it the cluster's usable bytes
-  bool uniform = true;               // one choice for all units
-  bool split_repeats = false;        // per unit: copies of a unit choose for themselves
-  double tie_epsilon = 0.02;         // uniform: costs within this part of the best are equal
+  std::optional<int64_t> cap_bytes =
+      {};                      // of a GPU's memory; without it the cluster's usable bytes
+  bool uniform = true;         // one choice for all units
+  bool split_repeats = false;  // per unit: copies of a unit choose for themselves
+  double tie_epsilon = 0.02;   // uniform: costs within this part of the best are equal
   int64_t bucket_bytes = 512LL << 20;
-  MemoryOptions memory;
-  OverlapOptions overlap;
-  std::vector<Scale> scales;  // besides the cluster's own; uniform only
+  MemoryOptions memory = {};
+  OverlapOptions overlap = {};
+  std::vector<Scale> scales = {};  // besides the cluster's own; uniform only
   friend bool operator==(const PlanSettings&, const PlanSettings&) = default;
   absl::Status Validate() const;
 };

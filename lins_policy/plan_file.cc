@@ -222,11 +222,11 @@ absl::StatusOr<Plan> PlanFromJson(absl::string_view text, absl::string_view what
   for (const JsonPlace& a : root.At("alternatives").Items()) {
     plan.alternatives.push_back({a.At("name").String(), PolicyFromJson(a.At("policy"), mesh),
                                  CostFromJson(a.At("cost")),
-                                 a.At("memory_bytes").Int(0, kMost),
+                                 a.At("memory_bytes").Int(-kMost, kMost),
                                  a.At("fits").Int(0, 1) == 1, a.At("why_not").String()});
   }
   const PlanCost cost = CostFromJson(root.At("cost"));
-  const int64_t memory = root.At("memory").At("total").Int(0, kMost);
+  const int64_t memory = root.At("memory").At("total").Int(-kMost, kMost);
   LINS_RETURN_IF_ERROR(status);
   if (!Near(cost.seconds.total(), plan.cost.seconds.total()) ||
       !Near(cost.exposed, plan.cost.exposed) || memory != plan.memory.total()) {

@@ -114,7 +114,7 @@ absl::Status AddCosts(Evaluator& evaluator, Problem& problem) {
 struct Choices {
   bool feasible = false;
   int64_t cost = std::numeric_limits<int64_t>::max();
-  std::vector<int> policies;     // by unit
+  std::vector<int> policies;  // by unit
   int64_t states = 0;
 };
 

@@ -21,28 +21,31 @@ double ExposedOfUnit(const Moments<double>& s, const ComputeSeconds& compute, Ed
                      int64_t micro_batches, double slowdown, const OverlapOptions& options) {
   const bool first = edge == Edge::kFirst || edge == Edge::kBoth;
   const bool last = edge == Edge::kLast || edge == Edge::kBoth;
-  // The windows of what runs ahead (gathers) and of what trails behind (reductions, updates).
   const bool ahead = options.overlap && options.prefetch > 0;
-  const double gather_window = ahead && !first ? compute.forward : 0;
-  const double regather_window = ahead && !last ? compute.backward : 0;
-  const double reduce_window = options.overlap && !first ? compute.backward : 0;
-
-  const auto forward = [&](double update) {
-    if (gather_window == 0 || !options.overlap_update) {
-      return Exposed(s.gather, gather_window, slowdown) + update;
-    }
-    return Exposed(s.gather + update, gather_window, slowdown);
-  };
-  const auto backward = [&](double reduction) {
-    if (regather_window > 0 && reduce_window > 0) {
-      return Exposed(s.regather + reduction, compute.backward, slowdown);
-    }
-    return Exposed(s.regather, regather_window, slowdown) +
-           Exposed(reduction, reduce_window, slowdown);
-  };
+  // Compute that is slowed down by f lasts, and hides, f times as long.
+  const double forward = options.overlap ? compute.forward * slowdown : 0;
+  const double backward = options.overlap ? compute.backward * slowdown : 0;
+  const double gather_window = ahead && !first ? forward : 0;
+  const double regather_window = ahead && !last ? backward : 0;
   const double m = static_cast<double>(micro_batches);
-  return (m - 1) * (forward(0) + backward(s.scatter + s.accumulate)) + forward(s.update) +
-         backward(s.scatter + s.reduce);
+  const double accumulate = s.scatter + s.accumulate, reduce = s.scatter + s.reduce;
+  const auto above = [](double x) { return std::max(x, 0.0); };
+
+  // What no window hides: of gathers, which must be done in time ...
+  double open = (m - 1) * above(s.gather - gather_window) + m * above(s.regather - regather_window);
+  if (gather_window > 0 && options.overlap_update) {
+    open += above(s.gather + s.update - gather_window);
+  } else {
+    open += above(s.gather - gather_window) + s.update;
+  }
+  // ... and of reductions, which take what gathers leave of their own backward and, but for the
+  // last micro-batch's, of all that follows.
+  const double own = first ? 0 : backward - std::min(s.regather, regather_window);
+  const double next = forward - std::min(s.gather, gather_window);
+  open += above(reduce - own + (m - 1) * above(accumulate - own - next));
+
+  const double all = m * (s.gather + s.regather) + (m - 1) * accumulate + reduce + s.update;
+  return all * (1 - 1 / slowdown) + open / slowdown;
 }
 
 }  // namespace lins

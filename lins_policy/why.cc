@@ -20,9 +20,8 @@ std::string Change(double a, double b) {
 
 nlohmann::json Inputs(const Plan& plan) {
   nlohmann::json cluster = ClusterToJson(plan.cluster);
-  cluster["profile"] = {
-      {"name", plan.cluster.profile->name()},
-      {"digest", Fingerprint(plan.spec, plan.cluster, plan.settings)["profile"]}};
+  cluster["profile"] = {{"name", plan.cluster.profile->name()},
+                        {"digest", Fingerprint(plan.spec, plan.cluster, plan.settings)["profile"]}};
   return {{"model", ModelToJson(plan.spec)},
           {"cluster", cluster},
           {"settings", SettingsToJson(plan.settings)}};

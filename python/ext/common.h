@@ -21,7 +21,11 @@ inline void RegisterErrors() {
     } catch (const Error& e) {
       const char* name = e.kind() == Error::Kind::kValue ? "LinsValueError" : "LinsRuntimeError";
       const py::object type = py::module_::import("lins.errors").attr(name);
-      py::set_error(type, e.what());
+      // What a message quotes of a damaged file need not be UTF-8.
+      const std::string text = e.what();
+      const auto message = py::reinterpret_steal<py::object>(
+          PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace"));
+      py::set_error(type, message);
     }
   });
 }

@@ -3,6 +3,7 @@
 
 #include "common.h"
 #include "lins_policy/cluster.h"
+#include "plan_settings.h"
 #include "profile.h"
 
 namespace lins {
@@ -12,7 +13,7 @@ namespace {
 StateSizes SizesFrom(const py::object& given) {
   StateSizes sizes = TrainingShape().sizes;
   if (given.is_none()) return sizes;
-  for (const auto& [key, value] : given.cast<std::map<std::string, int64_t>>()) {
+  for (const auto& [key, value] : CastTo<std::map<std::string, int64_t>>("state_bytes", given)) {
     if (key == "param") {
       sizes.param = value;
     } else if (key == "grad") {

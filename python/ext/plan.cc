@@ -5,6 +5,7 @@
 
 #include "common.h"
 #include "lins_policy/explain.h"
+#include "lins_policy/knapsack.h"
 #include "lins_policy/plan_file.h"
 #include "lins_policy/simulate.h"
 #include "lins_policy/solve.h"
@@ -82,11 +83,11 @@ py::list AlternativesOf(const std::vector<Alternative>& alternatives) {
 }
 
 // (4, 1), [4, 1] or 8, spread along the chain.
-Factors ToFactors(const py::handle& given, const Mesh& mesh) {
+Factors ToFactors(const char* name, const py::handle& given, const Mesh& mesh) {
   if (py::isinstance<py::int_>(given)) {
-    return ValueOrThrow(SpreadFactor(given.cast<int64_t>(), mesh));
+    return ValueOrThrow(SpreadFactor(CastTo<int64_t>(name, given), mesh));
   }
-  const auto numbers = given.cast<std::vector<int64_t>>();
+  const auto numbers = CastTo<std::vector<int64_t>>(name, given);
   return Factors(numbers.begin(), numbers.end());
 }
 
@@ -102,12 +103,13 @@ std::optional<Policy> TakePolicy(py::dict& given, const Mesh& mesh) {
   const bool factors = !p.is_none() || !g.is_none() || !o.is_none() || !b.is_none();
   if (!text.is_none()) {
     if (factors) throw Error("give policy, or param, grad and optim, not both");
-    return ValueOrThrow(ParsePolicy(text.cast<std::string>(), mesh, Space::kFull));
+    return ValueOrThrow(ParsePolicy(CastTo<std::string>("policy", text), mesh, Space::kFull));
   }
   if (!factors) return std::nullopt;
   if (p.is_none() || g.is_none() || o.is_none()) throw Error("give all of param, grad and optim");
-  Policy policy{ToFactors(p, mesh), ToFactors(g, mesh), ToFactors(o, mesh), {}};
-  if (!b.is_none()) policy.between = ToFactors(b, mesh);
+  Policy policy{
+      ToFactors("param", p, mesh), ToFactors("grad", g, mesh), ToFactors("optim", o, mesh), {}};
+  if (!b.is_none()) policy.between = ToFactors("between", b, mesh);
   return policy;
 }
 
@@ -322,6 +324,23 @@ void BindSolving(py::module_& m) {
   m.def(
       "explain_table3", [] { return ValueOrThrow(ExplainTable3(ValueOrThrow(ReproduceTable3()))); },
       "A Report of the paper's plans, their neighbours, and what would change them.");
+  m.def(
+      "solve_knapsack",
+      [](const std::vector<std::vector<std::pair<int64_t, int64_t>>>& classes,
+         int64_t capacity) -> py::object {
+        std::vector<std::vector<KnapsackItem>> items;
+        for (const auto& of_class : classes) {
+          items.emplace_back();
+          for (const auto& [weight, cost] : of_class) items.back().push_back({weight, cost});
+        }
+        const KnapsackResult r = SolveKnapsack(items, capacity);
+        if (!r.feasible) return py::none();
+        return py::make_tuple(r.choice, r.weight, r.cost);
+      },
+      py::arg("classes"), py::arg("capacity"),
+      "The multiple-choice knapsack behind a choice per unit: of every class of (weight, cost) "
+      "one\n"
+      "item, the least cost within the capacity. (choice, weight, cost), or None.");
   m.attr("setting_names") = ToTuple(SettingNames());
 }
 

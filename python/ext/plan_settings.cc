@@ -38,8 +38,7 @@ Setter Named(T PlanSettings::*field, absl::StatusOr<T> (*parse)(absl::string_vie
 void SetScales(PlanInputs& in, const py::handle& v) {
   in.settings.scales.clear();
   if (v.is_none()) return;
-  for (const py::handle& item : v) {
-    const auto scale = item.cast<std::vector<double>>();
+  for (const auto& scale : v.cast<std::vector<std::vector<double>>>()) {
     if (scale.size() != 2 && scale.size() != 3) {
       throw Error("a scale is (nodes, micro_batches) or (nodes, micro_batches, weight)");
     }
@@ -130,8 +129,7 @@ void Apply(const std::vector<std::pair<std::string, Setter>>& setters, py::dict&
     try {
       set(inputs, value);
     } catch (const py::cast_error&) {
-      throw py::type_error(absl::StrCat(name, "=", py::repr(value).cast<std::string>(),
-                                        " is of a type that ", name, " cannot have"));
+      RefuseType(name, value);
     }
     PyDict_DelItemString(given.ptr(), name.c_str());
   }

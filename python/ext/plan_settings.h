@@ -6,6 +6,20 @@
 
 namespace lins {
 
+// A TypeError that names the argument where `value` is of a type that it cannot have.
+[[noreturn]] inline void RefuseType(const std::string& name, const py::handle& value) {
+  throw py::type_error(name + "=" + py::repr(value).cast<std::string>() + " is of a type that " +
+                       name + " cannot have");
+}
+template <typename T>
+T CastTo(const std::string& name, const py::handle& value) {
+  try {
+    return value.cast<T>();
+  } catch (const py::cast_error&) {
+    RefuseType(name, value);
+  }
+}
+
 struct PlanInputs {
   ModelSpec spec;
   Cluster cluster;

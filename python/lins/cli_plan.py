@@ -191,7 +191,10 @@ def simulate(path: Path, trace: Path | None, as_json: bool) -> None:
     saved = lins.Plan.load(path)
     run = saved.simulate()
     if trace is not None:
-        trace.write_text(run.chrome_trace())
+        try:
+            trace.write_text(run.chrome_trace())
+        except OSError as e:
+            raise lins.LinsError(f"cannot write '{trace}': {e.strerror}") from e
     facts = {
         "step": run.step,
         "compute": run.compute,

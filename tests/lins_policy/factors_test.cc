@@ -6,6 +6,7 @@
 #include <set>
 
 #include "absl/strings/match.h"
+#include "lins_policy/unit_plan.h"
 
 namespace lins {
 namespace {
@@ -132,6 +133,25 @@ TEST(FactorsTest, EachFactorDividesTheNext) {
   const std::string why(ValidatePolicy({{2, 1}, {3, 1}, {6, 1}}, NodesTimesGpus(2, 6)).message());
   EXPECT_TRUE(absl::StrContains(why, "P=2x1 is cut finer than G=3x1, or does not divide it"))
       << why;
+}
+
+// Where nodes are no power of two, G and what stays between could be cut in ways that share no
+// chain.
+TEST(FactorsTest, AllCutsOfAPolicyLieOnOneChain) {
+  const Mesh mesh = NodesTimesGpus(2, 6);
+  const absl::Status status = ValidatePolicy({{6, 1}, {3, 1}, {6, 2}, {2, 1}}, mesh, Space::kFull);
+  EXPECT_EQ(status.message(),
+            "between=2x1 and G=3x1 lie on no common chain: one must divide the "
+            "other");
+  for (const auto& [nodes, gpus] : {std::pair<int64_t, int64_t>{2, 6}, {6, 12}, {4, 8}}) {
+    const Mesh each = NodesTimesGpus(nodes, gpus);
+    for (const Policy& p : LegalPolicies(gpus, nodes, Space::kFull)) {
+      ASSERT_TRUE(ValidatePolicy(p, each, Space::kFull).ok()) << p.ToString();
+      const UnitLayouts at = MakeUnitLayouts(p, PaddedTotal(1000, each), each);
+      EXPECT_EQ(at.between.LocalNumel(0),
+                PaddedTotal(1000, each) / Product(p.between.empty() ? p.param : p.between));
+    }
+  }
 }
 
 }  // namespace

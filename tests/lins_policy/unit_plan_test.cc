@@ -133,7 +133,7 @@ TEST(UnitPlanTest, EveryMomentIsAtMostOneStepPerReduction) {
 
 TEST(UnitPlanTest, AnIllegalPolicyIsAnError) {
   const Mesh mesh = *Mesh::Create({2, 2}, {"node", "gpu"});
-  EXPECT_FALSE(MakeUnitPlan({{2, 1}, {1, 1}, {2, 1}}, 8, mesh).ok());
+  EXPECT_FALSE(MakeUnitPlan({{2, 1}, {1, 1}, {1, 1}}, 8, mesh).ok());
 }
 
 }  // namespace
