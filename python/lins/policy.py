@@ -104,7 +104,9 @@ class Resolved:
 
     def __str__(self) -> str:
         prices = f", prices of {self.profile.name}" if self.profile is not None else ""
-        return ", ".join(map(repr, self.placements)) + prices
+        # One choice for all is said once: how many units there are is another matter.
+        choices = [repr(p) for p in self.placements]
+        return ", ".join(choices[:1] if len(set(choices)) == 1 else choices) + prices
 
 
 def resolve(
