@@ -75,9 +75,7 @@ at::Tensor PlanRun::Finish() {
   return std::move(value_);
 }
 
-at::Tensor PlanRun::Buffer(int64_t numel) {
-  return plan_.staging().Take(numel, value_.options());
-}
+at::Tensor PlanRun::Buffer(int64_t numel) { return plan_.staging().Take(numel, value_.options()); }
 
 at::Tensor PlanRun::Target(const PreparedStep& step) {
   own_next_ = false;
@@ -171,7 +169,8 @@ void PlanRun::Local(const PreparedStep& step) {
 
 void PlanRun::BeginGather(const PreparedStep& step) {
   if (!step.recv.in_order) staged_ = Buffer(step.recv.numel);
-  work_ = Comm().AllGather(staged_.defined() ? staged_ : next_, value_, step.recv.counts, step.info);
+  work_ =
+      Comm().AllGather(staged_.defined() ? staged_ : next_, value_, step.recv.counts, step.info);
 }
 
 void PlanRun::BeginScatter(const PreparedStep& step) {

@@ -101,12 +101,10 @@ class Preparation {
 
   void Exchange() {
     for (const int64_t peer : out_.group) {
-      Add(out_.send, Sends(rank_, peer)
-                         ? Region::Common(step_.before, rank_, step_.after, peer)
-                         : Region());
-      Add(out_.recv, Sends(peer, rank_)
-                         ? Region::Common(step_.after, rank_, step_.before, peer)
-                         : Region());
+      Add(out_.send,
+          Sends(rank_, peer) ? Region::Common(step_.before, rank_, step_.after, peer) : Region());
+      Add(out_.recv,
+          Sends(peer, rank_) ? Region::Common(step_.after, rank_, step_.before, peer) : Region());
     }
     LINS_CHECK(out_.recv.numel == out_.numel, "exchange brings ", out_.recv.numel, " of ",
                out_.numel, " elements");

@@ -35,11 +35,11 @@ struct PreparedStep {
   // Where the result goes: into the plan's own result, over the input, or into a buffer.
   enum class Target { kResult, kInput, kBuffer } target = Target::kBuffer;
 
-  Pieces send;        // of the input: reduce_scatter and the exchanges
-  Pieces recv;        // of the result: all_gather and the exchanges
-  Region from, into;  // slice and local: the same elements in the input and in the result
-  bool contributes = true;           // local: this rank's elements are not another's replicas
-  int64_t root = 0, index = 0;       // broadcast: of the owner, and of this rank
+  Pieces send;                  // of the input: reduce_scatter and the exchanges
+  Pieces recv;                  // of the result: all_gather and the exchanges
+  Region from, into;            // slice and local: the same elements in the input and in the result
+  bool contributes = true;      // local: this rank's elements are not another's replicas
+  int64_t root = 0, index = 0;  // broadcast: of the owner, and of this rank
   bool communicates() const { return kind != StepKind::kSlice && kind != StepKind::kLocal; }
 };
 

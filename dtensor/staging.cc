@@ -11,8 +11,7 @@ at::Tensor Staging::Take(int64_t numel, const at::TensorOptions& options) {
     std::lock_guard lock(mutex_);
     for (size_t i = free_.size(); i-- > 0;) {
       const at::Tensor& t = free_[i];
-      if (t.numel() != numel || t.dtype() != options.dtype() ||
-          t.device() != options.device()) {
+      if (t.numel() != numel || t.dtype() != options.dtype() || t.device() != options.device()) {
         continue;
       }
       at::Tensor found = std::move(free_[i]);
