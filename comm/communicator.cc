@@ -68,8 +68,8 @@ Communicator::Communicator(std::unique_ptr<Backend> backend, std::vector<int64_t
       context_(std::move(context)) {
   LINS_CHECK(index_ >= 0 && index_ < size(), "index ", index_, " of ", size());
   LINS_CHECK(size() == 1 || backend_ != nullptr, "group ", List(ranks_), " without a backend");
-  facts_ = std::make_shared<GroupFacts>(
-      GroupFacts{ranks_, std::string(RoleName(role)), ranks_[index_]});
+  facts_ =
+      std::make_shared<GroupFacts>(GroupFacts{ranks_, std::string(RoleName(role)), ranks_[index_]});
 }
 
 Communicator::~Communicator() = default;

@@ -67,7 +67,7 @@ class RankContext {
   int Forbid(std::function<std::string()> where);
 
   // Used by Communicator.
-  bool Watched() const { return watched_; }  // anything to record, inject or forbid
+  bool Watched() const { return watched_; }                // anything to record, inject or forbid
   std::shared_ptr<TraceRecord> Begin(TraceRecord record);  // null when nobody traces
   void End(const std::shared_ptr<TraceRecord>& record);
   double Delay(const TraceRecord& op) const;         // seconds to hold back

@@ -166,8 +166,9 @@ std::unique_ptr<Communicator> World::Connect(const std::vector<int64_t>& ranks, 
   const int64_t index = own - ranks.begin();
   std::unique_ptr<Backend> backend;
   if (ranks.size() > 1) {
-    const std::string key = absl::StrCat(RoleName(role), lane == Lane::kBackground ? "/background" : "",
-                                         "/", absl::StrJoin(ranks, ","));
+    const std::string key =
+        absl::StrCat(RoleName(role), lane == Lane::kBackground ? "/background" : "", "/",
+                     absl::StrJoin(ranks, ","));
     try {
       backend = factory_(ranks, index, key);
     } catch (const std::exception& e) {

@@ -136,7 +136,8 @@ struct PendingDTensor::State {
   Layout layout;
   Execution execution;
   std::mutex mutex;
-  std::optional<DTensor> result;  // set by the first Wait, or at once where there is no need to wait
+  std::optional<DTensor>
+      result;  // set by the first Wait, or at once where there is no need to wait
 };
 
 PendingDTensor DTensor::RedistributeAsync(const Layout& layout) const {
@@ -159,8 +160,8 @@ DTensor PendingDTensor::Wait() {
     const DTensor& source = state_->source;
     at::Tensor value = state_->execution.Wait();
     if (RecordsGradient(source.local_)) {
-      value = RecordRedistributed(source.local_, value, source.layout_, state_->layout,
-                                  source.mesh_);
+      value =
+          RecordRedistributed(source.local_, value, source.layout_, state_->layout, source.mesh_);
     }
     state_->result = DTensor(std::move(value), state_->layout, source.mesh_);
   }

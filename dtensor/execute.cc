@@ -131,8 +131,7 @@ Execution ExecuteAsync(std::shared_ptr<const PreparedPlan> plan, const at::Tenso
       state->Finish();
     } else if (device) {
       LaunchOnDevice(*state, local, out);
-    } else if (Stream& stream = mesh.world().Background(plan->role());
-               last == 0 && stream.Idle()) {
+    } else if (Stream& stream = mesh.world().Background(plan->role()); last == 0 && stream.Idle()) {
       state->run->Launch();  // nothing is before it, and it needs nobody to go on
     } else {
       state->launched = stream.Run([state] { state->run->Launch(); });

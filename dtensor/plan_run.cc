@@ -75,8 +75,18 @@ at::Tensor PlanRun::Finish() {
   return std::move(value_);
 }
 
+int64_t PlanRun::Room() const {
+  int64_t elements = plan_.live_numel();
+  if (at_ > 0) elements -= c10::multiply_integers(plan_.src_sizes());
+  elements -= value_.numel();
+  for (const at::Tensor* t : {&next_, &packed_, &staged_}) {
+    if (t->defined() && !t->is_same(value_)) elements -= t->numel();
+  }
+  return elements * static_cast<int64_t>(value_.element_size());
+}
+
 at::Tensor PlanRun::Buffer(int64_t numel) {
-  return plan_.staging().Take(numel, value_.options());
+  return plan_.staging().Take(numel, value_.options(), Room());
 }
 
 at::Tensor PlanRun::Target(const PreparedStep& step) {
@@ -99,7 +109,7 @@ at::Tensor PlanRun::Target(const PreparedStep& step) {
   if (out_) return *out_;
   // An earlier step may have made the result already: all-reduces work in place.
   const bool made = at_ > 0 && plan_.steps()[at_ - 1].target == PreparedStep::Target::kResult;
-  return made ? value_ : plan_.staging().Empty(step.sizes, value_.options());
+  return made ? value_ : plan_.staging().Empty(step.sizes, value_.options(), Room());
 }
 
 void PlanRun::Begin() {
@@ -171,7 +181,8 @@ void PlanRun::Local(const PreparedStep& step) {
 
 void PlanRun::BeginGather(const PreparedStep& step) {
   if (!step.recv.in_order) staged_ = Buffer(step.recv.numel);
-  work_ = Comm().AllGather(staged_.defined() ? staged_ : next_, value_, step.recv.counts, step.info);
+  work_ =
+      Comm().AllGather(staged_.defined() ? staged_ : next_, value_, step.recv.counts, step.info);
 }
 
 void PlanRun::BeginScatter(const PreparedStep& step) {

@@ -36,6 +36,7 @@ class PlanRun {
   void BeginScatter(const PreparedStep& step);
   void BeginExchange(const PreparedStep& step);
   at::Tensor Buffer(int64_t numel);
+  int64_t Room() const;  // bytes that the run may take yet, by what its plan has alive at most
   Communicator& Comm() const { return plan_.Comm(at_, lane_); }
 
   const PreparedPlan& plan_;

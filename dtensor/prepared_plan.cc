@@ -55,11 +55,14 @@ class Preparation {
   }
 
  private:
+  // Of the reduction that pends over the step's axes. Over axes of one rank several may: sum.
   ReduceOp Op(const Layout& layout) const {
     for (const PartialTerm& p : layout.terms().partials) {
       if (Contains(mesh_, p.axes, step_.axes)) return p.op;
     }
-    LINS_CHECK(false, "no pending reduction over the axes of ", layout.ToString());
+    LINS_CHECK(out_.group.size() == 1, "no pending reduction over the axes of ",
+               layout.ToString());
+    return ReduceOp::kSum;
   }
 
   static void Add(PreparedStep::Pieces& pieces, Region region) {
@@ -102,12 +105,10 @@ class Preparation {
 
   void Exchange() {
     for (const int64_t peer : out_.group) {
-      Add(out_.send, Sends(rank_, peer)
-                         ? Region::Common(step_.before, rank_, step_.after, peer)
-                         : Region());
-      Add(out_.recv, Sends(peer, rank_)
-                         ? Region::Common(step_.after, rank_, step_.before, peer)
-                         : Region());
+      Add(out_.send,
+          Sends(rank_, peer) ? Region::Common(step_.before, rank_, step_.after, peer) : Region());
+      Add(out_.recv,
+          Sends(peer, rank_) ? Region::Common(step_.after, rank_, step_.before, peer) : Region());
     }
     LINS_CHECK(out_.recv.numel == out_.numel, "exchange brings ", out_.recv.numel, " of ",
                out_.numel, " elements");
@@ -130,6 +131,7 @@ PreparedPlan::PreparedPlan(const RedistributionPlan& plan, const LiveMesh& mesh,
       world_(&mesh.world()),
       staging_(mesh.cache().staging()),
       src_sizes_(Sizes(plan.src.LocalShape(mesh.rank()))),
+      live_numel_(LiveBytes(plan, mesh.rank()) / plan.itemsize),
       comms_(plan.steps.size()) {}
 
 std::shared_ptr<const PreparedPlan> PreparedPlan::Create(const RedistributionPlan& plan,

@@ -35,11 +35,11 @@ struct PreparedStep {
   // Where the result goes: into the plan's own result, over the input, or into a buffer.
   enum class Target { kResult, kInput, kBuffer } target = Target::kBuffer;
 
-  Pieces send;        // of the input: reduce_scatter and the exchanges
-  Pieces recv;        // of the result: all_gather and the exchanges
-  Region from, into;  // slice and local: the same elements in the input and in the result
-  bool contributes = true;           // local: this rank's elements are not another's replicas
-  int64_t root = 0, index = 0;       // broadcast: of the owner, and of this rank
+  Pieces send;                  // of the input: reduce_scatter and the exchanges
+  Pieces recv;                  // of the result: all_gather and the exchanges
+  Region from, into;            // slice and local: the same elements in the input and in the result
+  bool contributes = true;      // local: this rank's elements are not another's replicas
+  int64_t root = 0, index = 0;  // broadcast: of the owner, and of this rank
   bool communicates() const { return kind != StepKind::kSlice && kind != StepKind::kLocal; }
 };
 
@@ -56,6 +56,8 @@ class PreparedPlan {
   Role role() const { return role_; }
   const std::vector<PreparedStep>& steps() const { return steps_; }
   const std::vector<int64_t>& src_sizes() const { return src_sizes_; }
+  // The elements that this rank has alive at once, at most (LiveBytes).
+  int64_t live_numel() const { return live_numel_; }
   World& world() const { return *world_; }
   Staging& staging() const { return *staging_; }
   // The index of the last step that communicates; -1: none does.
@@ -73,6 +75,7 @@ class PreparedPlan {
   std::shared_ptr<Staging> staging_;
   std::vector<PreparedStep> steps_;
   std::vector<int64_t> src_sizes_;
+  int64_t live_numel_;
   int last_communication_ = -1;
   using Comms = std::array<std::atomic<Communicator*>, 2>;  // by lane
   mutable std::vector<Comms> comms_;

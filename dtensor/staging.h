@@ -10,26 +10,27 @@
 
 namespace lins {
 
-// Keeps a few buffers, of exactly the sizes that were asked for, 256 MiB at most unless Limit says
-// otherwise. Thread safe.
+// Keeps a few buffers, of exactly the sizes that were asked for, 256 MiB at most. Thread safe.
 class Staging : public std::enable_shared_from_this<Staging> {
  public:
   // A contiguous one-dimensional tensor of `numel` elements, its values unspecified. Allocates
-  // nothing where one of that size and kind was given back.
-  at::Tensor Take(int64_t numel, const at::TensorOptions& options);
+  // nothing where one of that size and kind was given back; otherwise what is kept makes room first:
+  // with the new one it takes no more than `room` bytes, if need be nothing is kept.
+  at::Tensor Take(int64_t numel, const at::TensorOptions& options, int64_t room);
   void Give(at::Tensor buffer);
-  // Keeps no more than `bytes` from now on; 0: nothing.
-  void Limit(int64_t bytes);
   // A contiguous tensor for the caller, its values unspecified. A large one's memory comes back by
   // itself when the last reference to it goes.
-  at::Tensor Empty(at::IntArrayRef sizes, const at::TensorOptions& options);
+  at::Tensor Empty(at::IntArrayRef sizes, const at::TensorOptions& options, int64_t room);
 
  private:
-  static constexpr int64_t kLarge = 1 << 20;  // bytes
-  static constexpr size_t kKeep = 8;          // buffers
+  using Dropped = std::vector<at::Tensor>;  // to be let go after the lock
+  // Drops the oldest until at most so many buffers and bytes are kept. The mutex is held.
+  Dropped Trim(size_t buffers, int64_t bytes);
+  static constexpr int64_t kLarge = 1 << 20;          // bytes
+  static constexpr size_t kKeep = 8;                  // buffers
+  static constexpr int64_t kKeepBytes = 256LL << 20;  // in all of them
   std::mutex mutex_;
-  int64_t keep_bytes_ = 256LL << 20;  // in all of them
-  std::vector<at::Tensor> free_;      // the one given back last at the end
+  std::vector<at::Tensor> free_;  // the one given back last at the end
 };
 
 }  // namespace lins

@@ -20,9 +20,9 @@ std::string RedistributionPlan::ToString() const {
     rows.push_back(
         {std::string(StepKindName(s.kind)), absl::StrCat("(", src.mesh().AxesToString(s.axes), ")"),
          absl::StrCat(Mesh::GroupSize(s.axes)),
-         absl::StrCat(s.before.ToString(), " -> ", s.after.ToString()),
-         absl::StrCat(s.in_bytes), absl::StrCat(s.out_bytes), absl::StrCat(s.recv_bytes),
-         absl::StrCat(s.peak_bytes), s.seconds > 0 ? absl::StrFormat("%.3g", s.seconds) : "-"});
+         absl::StrCat(s.before.ToString(), " -> ", s.after.ToString()), absl::StrCat(s.in_bytes),
+         absl::StrCat(s.out_bytes), absl::StrCat(s.recv_bytes), absl::StrCat(s.peak_bytes),
+         s.seconds > 0 ? absl::StrFormat("%.3g", s.seconds) : "-"});
   }
   for (const auto& row : rows) {
     for (size_t column = 0; column < row.size(); ++column) {

@@ -54,43 +54,6 @@ int64_t RoundUp(int64_t n, int64_t k) { return (n + k - 1) / k * k; }
 
 }  // namespace
 
-namespace {
-
-constexpr int64_t kBlock = 8192;  // numbers
-
-// Blocks of this thread's earlier plans: fresh memory costs a page fault for every 4 KiB.
-std::vector<std::unique_ptr<int64_t[]>>& SpareBlocks() {
-  static thread_local std::vector<std::unique_ptr<int64_t[]>> spare;
-  return spare;
-}
-
-}  // namespace
-
-RankVectors::~RankVectors() {
-  constexpr size_t kKeep = 64;
-  if (ranks_ > kBlock) return;
-  std::vector<std::unique_ptr<int64_t[]>>& spare = SpareBlocks();
-  for (auto& block : blocks_) {
-    if (spare.size() < kKeep) spare.push_back(std::move(block));
-  }
-}
-
-int64_t* RankVectors::New() {
-  if (left_ == 0) {
-    std::vector<std::unique_ptr<int64_t[]>>& spare = SpareBlocks();
-    left_ = std::max<int64_t>(1, kBlock / ranks_);
-    if (ranks_ <= kBlock && !spare.empty()) {
-      blocks_.push_back(std::move(spare.back()));
-      spare.pop_back();
-    } else {
-      blocks_.push_back(std::unique_ptr<int64_t[]>(new int64_t[std::max(kBlock, ranks_)]));
-    }
-    next_ = blocks_.back().get();
-  }
-  --left_;
-  return std::exchange(next_, next_ + ranks_);
-}
-
 PlanSpace::PlanSpace(const Layout& src, const Layout& dst)
     : src_(src), dst_(dst), ranks_(src.mesh().size()), numel_(src.numel()), vectors_(ranks_) {
   AddItems();
@@ -169,22 +132,6 @@ bool PlanSpace::IsEvenLine() const {
   return true;
 }
 
-const std::vector<int64_t>& PlanSpace::Coordinates(int item) const {
-  std::vector<int64_t>& c = coordinates_[item];
-  if (!c.empty()) return c;
-  const SubAxis& axis = items_[item].axis;
-  int64_t step = axis.stride;
-  for (int i = axis.axis + 1; i < mesh().ndim(); ++i) step *= mesh().shape()[i];
-  c.resize(ranks_);
-  // Runs of `step` equal numbers.
-  int64_t value = 0;
-  for (int64_t r = 0; r < ranks_; r += step) {
-    std::fill_n(c.begin() + r, std::min(step, ranks_ - r), value);
-    if (++value == axis.size) value = 0;
-  }
-  return c;
-}
-
 int PlanSpace::ItemOf(const SubAxis& axis) const {
   for (size_t i = 0; i < items_.size(); ++i) {
     if (items_[i].axis == axis) return static_cast<int>(i);
@@ -215,15 +162,6 @@ AxisMask PlanSpace::BlockedBy(AxisMask atoms) const {
   return out;
 }
 
-void PlanSpace::IndexIn(AxisMask atoms, int64_t* out) const {
-  std::fill_n(out, ranks_, 0);
-  for (size_t i = 0; i < atoms_; ++i) {
-    if (!(atoms >> i & 1)) continue;
-    const std::vector<int64_t>& c = Coordinates(static_cast<int>(i));
-    for (int64_t r = 0; r < ranks_; ++r) out[r] = out[r] * items_[i].axis.size + c[r];
-  }
-}
-
 int PlanSpace::Child(int node, int item) {
   if (nodes_[node].children.empty()) nodes_[node].children.resize(items_.size(), -1);
   if (const int known = nodes_[node].children[item]; known >= 0) return known;
@@ -238,30 +176,6 @@ int PlanSpace::Child(int node, int item) {
   nodes_.push_back(std::move(child));
   if (!even_line_) FillNode(id);
   return id;
-}
-
-void PlanSpace::FillNode(int id) {
-  if (nodes_[id].begin) return;
-  int64_t *begin = nodes_[id].begin = vectors_.New(), *end = nodes_[id].end = vectors_.New();
-  const bool flat = nodes_[id].dim == static_cast<int>(src_.shape().size());
-  if (nodes_[id].parent < 0) {
-    std::fill_n(begin, ranks_, 0);
-    std::fill_n(end, ranks_, flat ? 0 : src_.shape()[nodes_[id].dim]);
-    return;
-  }
-  FillNode(nodes_[id].parent);
-  const Node& parent = nodes_[nodes_[id].parent];
-  const int64_t k = items_[nodes_[id].item].axis.size;
-  const std::vector<int64_t>& c = Coordinates(nodes_[id].item);
-  if (flat) {
-    for (int64_t r = 0; r < ranks_; ++r) begin[r] = parent.begin[r] * k + c[r];
-    return;
-  }
-  for (int64_t r = 0; r < ranks_; ++r) {
-    const int64_t size = (parent.end[r] - parent.begin[r] + k - 1) / k;
-    begin[r] = std::min(parent.begin[r] + c[r] * size, parent.end[r]);
-    end[r] = std::min(begin[r] + size, parent.end[r]);
-  }
 }
 
 absl::InlinedVector<int, 6> PlanSpace::Items(int node, int from) const {
@@ -327,53 +241,6 @@ int PlanSpace::Intern(Form form, int variant, absl::InlinedVector<int, 4> nodes)
   }
   splits_.push_back(std::move(s));
   return fresh_id;
-}
-
-const PlanSpace::Split& PlanSpace::Filled(int id) {
-  if (!splits_[id]->held) {
-    for (const int node : splits_[id]->nodes) FillNode(node);
-    FillSplit(*splits_[id]);
-  }
-  return *splits_[id];
-}
-
-void PlanSpace::FillSplit(Split& s) {
-  int64_t* held = vectors_.New();
-  if (s.form == Form::kBox) {
-    int64_t whole = 1;
-    for (size_t d = 0; d < s.nodes.size(); ++d) {
-      if (nodes_[s.nodes[d]].parent < 0) whole *= src_.shape()[d];
-    }
-    std::fill_n(held, ranks_, whole);
-    for (int id : s.nodes) {
-      const Node& n = nodes_[id];
-      if (n.parent < 0) continue;
-      for (int64_t r = 0; r < ranks_; ++r) held[r] *= n.end[r] - n.begin[r];
-    }
-  } else {
-    int64_t *begin = vectors_.New(), *end = vectors_.New();
-    if (s.form == Form::kFlat) {
-      const auto [offset, total] = windows_[s.variant];
-      int64_t slot = total;
-      for (int i : Items(s.nodes[0])) slot /= items_[i].axis.size;
-      for (int64_t r = 0; r < ranks_; ++r) {
-        const int64_t at = nodes_[s.nodes[0]].begin[r] * slot - offset;
-        begin[r] = std::clamp<int64_t>(at, 0, numel_);
-        end[r] = std::clamp<int64_t>(at + slot, begin[r], numel_);
-      }
-    } else {
-      const OwnedTerm& o = owners_[s.variant];
-      for (int64_t r = 0; r < ranks_; ++r) {
-        begin[r] = 0;
-        end[r] = mesh().IndexInGroup(o.axes, r) == o.owner ? numel_ : 0;
-      }
-    }
-    for (int64_t r = 0; r < ranks_; ++r) held[r] = end[r] - begin[r];
-    s.begin = begin;
-    s.end = end;
-  }
-  s.held = held;
-  s.most = *std::max_element(held, held + ranks_);
 }
 
 int PlanSpace::FromTerms(const Terms& terms) {

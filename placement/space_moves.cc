@@ -4,8 +4,6 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "mesh/error.h"
-#include "placement/boxes.h"
-#include "placement/rank_math.h"
 #include "placement/space.h"
 
 namespace lins {
@@ -18,56 +16,6 @@ bool IsPrefix(uint64_t a, uint64_t b) {
 }
 
 }  // namespace
-
-void PlanSpace::Overlap(int x_id, int y_id, int64_t* out) {
-  const Split *x = &Filled(x_id), *y = &Filled(y_id);
-  if (x == y) {
-    std::copy_n(x->held, ranks_, out);
-    return;
-  }
-  if (x->form == Form::kBox && y->form == Form::kBox) {
-    int64_t whole = 1;
-    absl::InlinedVector<std::pair<const Node*, const Node*>, 4> parts;
-    for (size_t d = 0; d < x->nodes.size(); ++d) {
-      const Node &p = nodes_[x->nodes[d]], &q = nodes_[y->nodes[d]];
-      if (p.parent < 0 && q.parent < 0) {
-        whole *= src_.shape()[d];
-      } else {
-        parts.emplace_back(&p, &q);
-      }
-    }
-    std::fill_n(out, ranks_, whole);
-    for (const auto& [p, q] : parts) {
-      MultiplyCommon(out, p->begin, p->end, q->begin, q->end, ranks_);
-    }
-    return;
-  }
-  if (x->form != Form::kBox && y->form != Form::kBox) {
-    std::fill_n(out, ranks_, 1);
-    MultiplyCommon(out, x->begin, x->end, y->begin, y->end, ranks_);
-    return;
-  }
-  if (y->form == Form::kBox) std::swap(x, y);  // x is the box
-  if (IsWhole(*x)) {
-    std::copy_n(y->held, ranks_, out);
-    return;
-  }
-  // The dear case, remembered.
-  int64_t*& known = mixed_[{std::min(x_id, y_id), std::max(x_id, y_id)}];
-  if (known) {
-    std::copy_n(known, ranks_, out);
-    return;
-  }
-  known = vectors_.New();
-  Ranges box(x->nodes.size());
-  for (int64_t r = 0; r < ranks_; ++r) {
-    for (size_t d = 0; d < box.size(); ++d) {
-      box[d] = {nodes_[x->nodes[d]].begin[r], nodes_[x->nodes[d]].end[r]};
-    }
-    known[r] = out[r] =
-        CountBelow(src_.shape(), box, y->end[r]) - CountBelow(src_.shape(), box, y->begin[r]);
-  }
-}
 
 int64_t PlanSpace::EvenOverlap(int x_id, int y_id) const {
   const Split &x = *splits_[x_id], &y = *splits_[y_id];

@@ -24,9 +24,9 @@
 #include <string>
 #include <vector>
 
+#include "comm/stream.h"
 #include "dtensor/dtensor.h"
 #include "runtime/flat_buffer.h"
-#include "comm/stream.h"
 
 namespace lins {
 

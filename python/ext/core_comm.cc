@@ -111,7 +111,8 @@ void BindComm(py::module_& m) {
             return PyCommunicator{x, &x.Comm(ValueOrThrow(x.ParseAxes(axes)), Role::kOther)};
           },
           py::arg("axes"), NoGil(),
-          "The bare collectives of this rank's group over axes, on tensors: what benchmarks compare "
+          "The bare collectives of this rank's group over axes, on tensors: what benchmarks "
+          "compare "
           "a redistribution with. Collective.");
 
   py::class_<PyCommunicator>(m, "Communicator", "The bare collectives of one group of ranks.")

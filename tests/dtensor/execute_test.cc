@@ -83,12 +83,21 @@ class CountTensors {
 struct Transition {
   const char *src, *dst;
 };
-const Transition kTransitions[] = {
-    {"S0(gpu)", "R"},       {"S1(gpu)", "R"},        {"S0(gpu)", "S1(gpu)"},
-    {"R", "S0(gpu)"},       {"R", "S1(gpu,node)"},   {"+sum(gpu)", "S0(gpu)"},
-    {"+sum(gpu)", "R"},     {"+sum(gpu)", "S1(gpu)"}, {"S0(node,gpu)", "S0(gpu,node)"},
-    {"O(gpu; 1)", "R"},     {"F(gpu,node)", "S1(node)"}, {"R", "+sum(gpu)"},
-    {"S0(gpu)", "+sum(gpu)"}, {"+sum(node,gpu)", "S0(gpu)"}, {"S0(gpu) +sum(node)", "R"}};
+const Transition kTransitions[] = {{"S0(gpu)", "R"},
+                                   {"S1(gpu)", "R"},
+                                   {"S0(gpu)", "S1(gpu)"},
+                                   {"R", "S0(gpu)"},
+                                   {"R", "S1(gpu,node)"},
+                                   {"+sum(gpu)", "S0(gpu)"},
+                                   {"+sum(gpu)", "R"},
+                                   {"+sum(gpu)", "S1(gpu)"},
+                                   {"S0(node,gpu)", "S0(gpu,node)"},
+                                   {"O(gpu; 1)", "R"},
+                                   {"F(gpu,node)", "S1(node)"},
+                                   {"R", "+sum(gpu)"},
+                                   {"S0(gpu)", "+sum(gpu)"},
+                                   {"+sum(node,gpu)", "S0(gpu)"},
+                                   {"S0(gpu) +sum(node)", "R"}};
 
 TEST(Execute, TakesNoMemoryInSteadyStateWhenGivenAnOutput) {
   // 8 x 8 divides, 7 x 5 does not: pieces of unlike sizes, packed and unpacked.
@@ -147,7 +156,9 @@ TEST(Execute, AllocatesNothingBesideItsCollectives) {
   });
   EXPECT_EQ(executed({"S0(gpu)", "R"}), bare);
   EXPECT_EQ(executed({"S1(gpu)", "R"}), bare);  // through a buffer
-  for (const Transition& t : {Transition{"R", "S0(gpu)"}, {"R", "S1(gpu)"}, {"R", "+sum(gpu)"},
+  for (const Transition& t : {Transition{"R", "S0(gpu)"},
+                              {"R", "S1(gpu)"},
+                              {"R", "+sum(gpu)"},
                               {"S0(gpu)", "+sum(gpu)"}}) {
     EXPECT_EQ(executed(t), 0) << t.src << " -> " << t.dst;
   }

@@ -13,7 +13,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/execute.h"
-#include "dtensor/plan_cache.h"
 #include "placement/redistribution.h"
 #include "tests/comm/ranks.h"
 #include "tests/proofs/memory_meter.h"
@@ -207,7 +206,6 @@ Tally RunCases(int64_t ranks, int64_t count,
           auto it = meshes.find(mesh.ToString());
           if (it == meshes.end()) {
             LiveMesh live = LiveMesh::Create(worlds[rank], mesh.shape(), mesh.axes());
-            live.cache().staging()->Limit(0);  // what is kept is not in use
             it = meshes.emplace(mesh.ToString(), std::move(live)).first;
           }
           slot.Run(it->second);

@@ -386,3 +386,57 @@ def test_any_layout_reaches_any_other(walk):
 
     for got in run(mesh.shape, check, mesh.axes):
         torch.testing.assert_close(got, x, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("target", ["R", "S1(gpu)", "S0(gpu)", "F(gpu,node)"])
+def test_a_redistribution_in_flight_ends_like_one_that_is_waited_for(target):
+    whole = torch.arange(35.0).view(7, 5)
+
+    def play(mesh):
+        x = lins.distribute_tensor(whole, mesh, "S0(node) +sum(gpu)").to(torch.float64)
+        pending = [x.redistribute(target, async_op=True) for _ in range(3)]
+        meanwhile = x.redistribute(target)
+        results = [p.wait() for p in pending]
+        assert all(p.done() for p in pending)
+        assert all(r.layout == meanwhile.layout for r in results)
+        return all(torch.equal(r.to_local(), meanwhile.to_local()) for r in results)
+
+    assert all(lins.testing.run((2, 2), ("node", "gpu"), play))
+
+
+def test_a_redistribution_in_flight_is_differentiable():
+    def play(mesh):
+        grads = []
+        for async_op in (False, True):
+            x = lins.distribute_tensor(torch.arange(8.0), mesh, "S0(gpu)").requires_grad_()
+            y = x.redistribute("R", async_op=async_op)
+            y = y.wait() if async_op else y
+            (y.to_local() * torch.arange(8.0)).sum().backward()
+            grads.append(x.to_local().grad)
+        return torch.equal(*grads)
+
+    assert all(lins.testing.run((1, 2), ("node", "gpu"), play))
+
+
+def test_a_failure_in_flight_is_raised_by_wait_on_every_rank():
+    def play(mesh):
+        x = lins.distribute_tensor(torch.arange(8.0), mesh, "S0(gpu)")
+        context = lins._core.RankContext.current()
+        if mesh.rank == 1:
+            context.add_failure("all_gather", "", "", "lost")
+        pending = x.redistribute("R", async_op=True)
+        with pytest.raises(lins.LinsError, match="lost" if mesh.rank == 1 else "timed out"):
+            pending.wait()
+        return pending.done()
+
+    assert all(lins.testing.run((1, 2), ("node", "gpu"), play, timeout=1.0))
+
+
+def test_no_communication_names_the_line_that_starts_one():
+    def play(mesh):
+        x = lins.distribute_tensor(torch.ones(4, 4), mesh, "S0(gpu) +sum(node)")
+        with lins.no_communication(), pytest.raises(lins.LinsError, match="async_op=True"):
+            x.redistribute("R", async_op=True)
+        return True
+
+    assert all(lins.testing.run((2, 2), ("node", "gpu"), play))
