@@ -60,8 +60,7 @@ class Preparation {
     for (const PartialTerm& p : layout.terms().partials) {
       if (Contains(mesh_, p.axes, step_.axes)) return p.op;
     }
-    LINS_CHECK(out_.group.size() == 1, "no pending reduction over the axes of ",
-               layout.ToString());
+    LINS_CHECK(out_.group.size() == 1, "no pending reduction over the axes of ", layout.ToString());
     return ReduceOp::kSum;
   }
 
@@ -83,8 +82,7 @@ class Preparation {
 
   // Every rank contributes the shard that it alone holds; of replicas only the first does.
   void BeginPartial() {
-    // Over axes of one rank several may begin at once: the value is that of any of them.
-    if (out_.group.size() > 1) out_.op = Op(step_.after);
+    out_.op = Op(step_.after);
     Axes replicated;
     for (const SubAxis& a : step_.axes) {
       bool split = false;
