@@ -78,7 +78,9 @@ def measure(calls: dict[str, Callable[[], object]], comm, rounds: int, repeat: i
                 call()
             end = (time.thread_time(), time.process_time(), time.perf_counter())
             if turn >= 0:
-                spent = {c: (b - a) / repeat * 1e6 for c, a, b in zip(CLOCKS, start, end)}
+                spent = {
+                    c: (b - a) / repeat * 1e6 for c, a, b in zip(CLOCKS, start, end, strict=True)
+                }
                 times[name].append(spent)
     return times
 
