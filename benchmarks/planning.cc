@@ -35,8 +35,8 @@ double Seconds(clockid_t clock) {
 
 // Plans every pair once an iteration; the counters come from each pair's fastest time.
 template <typename Plan>
-void Measure(benchmark::State& state, const std::vector<std::pair<Layout, Layout>>& pairs, Plan plan,
-             clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
+void Measure(benchmark::State& state, const std::vector<std::pair<Layout, Layout>>& pairs,
+             Plan plan, clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
   std::vector<double> best(pairs.size(), 1e30);
   for (auto _ : state) {
     for (size_t i = 0; i < pairs.size(); ++i) {
@@ -113,8 +113,9 @@ BENCHMARK_CAPTURE(Cold, mesh_4x6x5_of_48x60x50_uneven, {4, 6, 5}, {48, 60, 50})
 
 void Cached(benchmark::State& state) {
   const Mesh mesh = *Mesh::Create({2, 4}, {"a", "b"});
-  Measure(state, Pairs(mesh, {16, 8, 8, 8}, kTwoAxes),
-          [](const Layout& a, const Layout& b) { return CachedPlan(a, b, 4); }, CLOCK_MONOTONIC);
+  Measure(
+      state, Pairs(mesh, {16, 8, 8, 8}, kTwoAxes),
+      [](const Layout& a, const Layout& b) { return CachedPlan(a, b, 4); }, CLOCK_MONOTONIC);
 }
 BENCHMARK(Cached)->Unit(benchmark::kMillisecond);
 

@@ -78,8 +78,8 @@ def measure(calls: dict[str, Callable[[], object]], comm, rounds: int, repeat: i
                 call()
             end = (time.thread_time(), time.process_time(), time.perf_counter())
             if turn >= 0:
-                spent = {c: (b - a) / repeat * 1e6 for c, a, b in zip(CLOCKS, start, end)}
-                times[name].append(spent)
+                spans = zip(CLOCKS, start, end, strict=True)
+                times[name].append({c: (b - a) / repeat * 1e6 for c, a, b in spans})
     return times
 
 

@@ -60,8 +60,7 @@ class Preparation {
     for (const PartialTerm& p : layout.terms().partials) {
       if (Contains(mesh_, p.axes, step_.axes)) return p.op;
     }
-    LINS_CHECK(out_.group.size() == 1, "no pending reduction over the axes of ",
-               layout.ToString());
+    LINS_CHECK(out_.group.size() == 1, "no pending reduction over the axes of ", layout.ToString());
     return ReduceOp::kSum;
   }
 

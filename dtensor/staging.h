@@ -14,8 +14,8 @@ namespace lins {
 class Staging : public std::enable_shared_from_this<Staging> {
  public:
   // A contiguous one-dimensional tensor of `numel` elements, its values unspecified. Allocates
-  // nothing where one of that size and kind was given back; otherwise what is kept makes room first:
-  // with the new one it takes no more than `room` bytes, if need be nothing is kept.
+  // nothing where one of that size and kind was given back; otherwise what is kept makes room
+  // first: with the new one it takes no more than `room` bytes, if need be nothing is kept.
   at::Tensor Take(int64_t numel, const at::TensorOptions& options, int64_t room);
   void Give(at::Tensor buffer);
   // A contiguous tensor for the caller, its values unspecified. A large one's memory comes back by
