@@ -418,18 +418,17 @@ def test_a_redistribution_in_flight_is_differentiable():
     assert all(lins.testing.run((1, 2), ("node", "gpu"), play))
 
 
-def test_a_failure_in_flight_is_raised_by_wait_on_every_rank():
+def test_a_failure_in_flight_is_raised_by_wait():
     def play(mesh):
         x = lins.distribute_tensor(torch.arange(8.0), mesh, "S0(gpu)")
-        context = lins._core.RankContext.current()
-        if mesh.rank == 1:
-            context.add_failure("all_gather", "", "", "lost")
+        lins._core.RankContext.current().add_failure("all_gather", "", "", "lost")
         pending = x.redistribute("R", async_op=True)
-        with pytest.raises(lins.LinsError, match="lost" if mesh.rank == 1 else "timed out"):
-            pending.wait()
+        for _ in range(2):
+            with pytest.raises(lins.LinsError, match=r"all_gather failed .*lost"):
+                pending.wait()
         return pending.done()
 
-    assert all(lins.testing.run((1, 2), ("node", "gpu"), play, timeout=1.0))
+    assert all(lins.testing.run((1, 2), ("node", "gpu"), play))
 
 
 def test_no_communication_names_the_line_that_starts_one():
