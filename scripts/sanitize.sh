@@ -26,7 +26,7 @@ tsan() {
   fi
   TSAN_OPTIONS="suppressions=$supp/tsan.supp:second_deadlock_stack=1:halt_on_error=0:${TSAN_OPTIONS:-}" \
     "${run[@]}" ctest --test-dir build-tsan -j"$jobs" --output-on-failure --timeout 1200 \
-    -R '^(comm|runtime)$'
+    -R '^(comm|runtime|lins_policy)$'
 }
 
 case ${1:-all} in

@@ -38,7 +38,10 @@ def run_json(*args, **options):
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     path = tmp_path_factory.mktemp("profile") / "here.json"
-    report = run_json("--processes", 4, "--nodes", 2, "-o", path, *SMALL)
+    for _ in range(3):  # on a busy machine the time may be up before the last point
+        report = run_json("--processes", 4, "--nodes", 2, "-o", path, *SMALL)
+        if report["complete"]:
+            break
     return path, report
 
 
