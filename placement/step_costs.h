@@ -59,9 +59,9 @@ class StepCosts {
   absl::flat_hash_map<AxisMask, std::vector<int64_t>> index_;
   // The cost model's latest answers, each at a place that its question decides.
   struct Answer {
-    StepKind kind;
-    int64_t bytes = -1, gpus, nodes;
-    double seconds;
+    StepKind kind = StepKind::kLocal;
+    int64_t bytes = -1, gpus = 0, nodes = 0;  // no question has -1 bytes
+    double seconds = 0;
   };
   static constexpr int kAnswerBits = 6;
   std::array<Answer, 1 << kAnswerBits> answers_;

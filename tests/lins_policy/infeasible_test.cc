@@ -106,15 +106,15 @@ TEST(InfeasibleTest, SuggestionsFit) {
         check(spec, A800(nodes), settings);
         settings.scales = {{1, 4, 1.0}};  // which more nodes do not help
         check(spec, A800(nodes), settings);
-        settings.scales.clear();
-        settings.uniform = false;
-        check(spec, A800(nodes), settings);
         Cluster quota = A800(nodes);
         quota.quota_bytes = 20LL << 30;
         check(spec, quota, {});
       }
     }
   }
+  PlanSettings per_unit;
+  per_unit.uniform = false;
+  check(*ModelSpec::Llama("7B", {.micro_batch = 16}), A800(1), per_unit);
   EXPECT_GT(suggestions, 30);
 }
 
