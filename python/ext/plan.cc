@@ -341,6 +341,15 @@ void BindSolving(py::module_& m) {
       "The multiple-choice knapsack behind a choice per unit: of every class of (weight, cost) "
       "one\n"
       "item, the least cost within the capacity. (choice, weight, cost), or None.");
+  m.def(
+      "fingerprint",
+      [](const ModelSpec& spec, const Cluster& cluster, const py::kwargs& settings) {
+        py::dict given(settings);
+        const PlanInputs in = InputsOf(spec, cluster, given, "fingerprint");
+        return Fingerprint(in.spec, in.cluster, in.settings);
+      },
+      py::arg("spec"), py::arg("cluster"),
+      "{part: text} that differs when a plan's model, topology, profile or settings do.");
   m.attr("setting_names") = ToTuple(SettingNames());
 }
 

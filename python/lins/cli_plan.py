@@ -110,13 +110,13 @@ def _show(report: lins.Report, as_json: bool) -> None:
 @_problem
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="plan.json")
 @json_option
-def plan(out: Path | None, as_json: bool, **options: Any) -> None:
+def plan(out: Path | None, cache: Path | None, as_json: bool, **options: Any) -> None:
     """Solve for the cheapest placement of P, G and OS within the memory, and explain it.
 
     Example: lins plan --model 13B --nodes 16 -m 4 -o plan.json
     """
     spec, cluster, settings = _inputs(options)
-    answer = lins.solve(spec, cluster, **settings)
+    answer = lins.solve(spec, cluster, cache=cache, **settings)
     if out is not None:
         answer.save(out)
     if as_json:

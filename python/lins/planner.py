@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -12,6 +17,7 @@ from rich.text import Text
 
 from lins import _planning
 from lins._planning import Cluster, ModelSpec, Plan, Report
+from lins.errors import LinsError
 
 
 def solve(
@@ -32,6 +38,7 @@ def solve(
     prefetch: int = 1,
     overlap: bool = True,
     overlap_update: bool = True,
+    cache: str | Path | None = None,
     **memory: Any,
 ) -> Plan:
     """The cheapest plan whose memory fits, proven to be that.
@@ -58,6 +65,8 @@ def solve(
         prefetch: units gathered ahead of compute.
         overlap: communication beside compute at all.
         overlap_update: parameters updated during the next forward.
+        cache: a folder of plans: one that was made from the same inputs is read, any other is
+            solved for and kept there.
         memory: gathered_units, gradient_buckets, fp32_gradient_copy, communicator_bytes, margin,
             correction_bytes (docs/policy.md).
 
@@ -72,25 +81,40 @@ def solve(
         >>> lins.solve(spec, cluster, micro_batches=8).factors
         {'param': (1, 1), 'grad': (1, 1), 'optim': (8, 8)}
     """
-    return _planning.solve(
-        spec,
-        cluster,
-        micro_batches=micro_batches,
-        global_tokens=global_tokens,
-        objective=objective,
-        space=space,
-        family=family,
-        cap_bytes=cap_bytes,
-        uniform=uniform,
-        split_repeats=split_repeats,
-        tie_epsilon=tie_epsilon,
-        bucket_bytes=bucket_bytes,
-        scales=scales,
-        prefetch=prefetch,
-        overlap=overlap,
-        overlap_update=overlap_update,
-        **memory,
-    )
+    settings = memory | {
+        "micro_batches": micro_batches,
+        "global_tokens": global_tokens,
+        "objective": objective,
+        "space": space,
+        "family": family,
+        "cap_bytes": cap_bytes,
+        "uniform": uniform,
+        "split_repeats": split_repeats,
+        "tie_epsilon": tie_epsilon,
+        "bucket_bytes": bucket_bytes,
+        "scales": scales if scales is None else list(scales),
+        "prefetch": prefetch,
+        "overlap": overlap,
+        "overlap_update": overlap_update,
+    }
+    if cache is None:
+        return _planning.solve(spec, cluster, **settings)
+    path = _cached(Path(cache), spec, cluster, settings)
+    # A file that is damaged, or of another version of lins, is made again.
+    with contextlib.suppress(LinsError):
+        return Plan.load(path, spec, cluster)
+    plan = _planning.solve(spec, cluster, **settings)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plan.save(path)
+    return plan
+
+
+def _cached(folder: Path, spec: ModelSpec, cluster: Cluster, settings: dict[str, Any]) -> Path:
+    """The file of a problem's plan: its name holds a digest of all inputs."""
+    parts = _planning.fingerprint(spec, cluster, **settings)
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", spec.name)[:40]
+    return folder / f"{name}-{cluster.nodes}x{cluster.gpus_per_node}-{digest}.json"
 
 
 def frontier(spec: ModelSpec, cluster: Cluster, points: int = 16, **settings: Any) -> list[Plan]:
