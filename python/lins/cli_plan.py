@@ -109,6 +109,7 @@ def _show(report: lins.Report, as_json: bool) -> None:
 @click.command()
 @_problem
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="plan.json")
+@click.option("--cache", type=click.Path(file_okay=False, path_type=Path), help="Keep plans here.")
 @json_option
 def plan(out: Path | None, cache: Path | None, as_json: bool, **options: Any) -> None:
     """Solve for the cheapest placement of P, G and OS within the memory, and explain it.

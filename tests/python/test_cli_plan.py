@@ -248,3 +248,9 @@ def test_everything_works_without_torch(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip() == "all ran"
+
+
+def test_plan_keeps_plans_in_a_folder(tmp_path, saved):
+    for _ in range(2):
+        assert run("plan", *PROBLEM, "--cache", tmp_path, "--json").stdout == saved.read_text()
+    assert len(list(tmp_path.iterdir())) == 1

@@ -172,3 +172,34 @@ def test_ranks_with_different_plans_all_get_an_error():
             lins.lins_shard(models.Stack(), mesh, plans[mesh.rank % 2])
 
     lins.testing.run((2, 2), AXES, check)
+
+
+def test_a_policy_without_factors_is_solved_for_when_wrapping():
+    want_grads, want_params = models.train_alone(4, whole=True, settings=SIGN_DESCENT)
+    roomy = lins.Policy(cap_bytes=2**40)
+    tight = lins.Policy(objective="comm", cap_bytes=2 * 2**30, micro_batches=2)
+
+    def check(mesh):
+        options = {"whole": True, "settings": SIGN_DESCENT}
+        sample = lins.Policy(sample=models.batch(0, 0, 0, whole=True)[0], cap_bytes=2**40)
+        placed = [wrap(mesh, p) for p in (roomy, tight, sample)]
+        return placed, models.train(mesh, roomy, **options)
+
+    for placed, (grads, params) in lins.testing.run((2, 2), AXES, check):
+        assert all(len(set(units.values())) == 1 for units in placed)
+        for step in range(3):
+            models.assert_equal(grads[step], want_grads[step])
+        models.assert_equal(params, want_params)
+
+
+def test_a_policy_that_nothing_satisfies_is_infeasible_on_every_rank():
+    def check(mesh):
+        with pytest.raises(lins.Infeasible, match="no plan of Stack"):
+            lins.lins_shard(models.Stack(), mesh, lins.Policy(cap_bytes=1000))
+
+    lins.testing.run((2, 2), AXES, check)
+
+
+def test_a_policy_gives_all_factors_or_none():
+    with pytest.raises(lins.LinsError, match="all of param, grad and optim, or none"):
+        lins.Policy(param=(2, 1))
