@@ -92,7 +92,7 @@ def solve(
         "split_repeats": split_repeats,
         "tie_epsilon": tie_epsilon,
         "bucket_bytes": bucket_bytes,
-        "scales": scales if scales is None else list(scales),
+        "scales": list(scales) if isinstance(scales, Iterable) else scales,
         "prefetch": prefetch,
         "overlap": overlap,
         "overlap_update": overlap_update,
