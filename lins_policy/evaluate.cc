@@ -118,19 +118,16 @@ absl::StatusOr<PlanCost> Evaluator::CostOfUnit(size_t i, const Policy& policy) {
 }
 
 absl::StatusOr<std::vector<UnitPrice>> Evaluator::Prices(const std::vector<Policy>& policies) {
-  const auto trainable = [&](size_t i) {
-    return share_.units[i].parameters - share_.units[i].frozen;
-  };
   const bool whole = UpdatesWhole(settings_, policies);
-  int64_t all = 0;
-  for (size_t i = 0; i < policies.size(); ++i) all += share_.units[i].repeat * trainable(i);
+  const int64_t all = share_.trainable();
   // Each unit answers for its part of the time.
   const double update = whole && all > 0 ? pricer_.PaperUpdate(all, policies[0]) : 0;
   std::vector<UnitPrice> out;
   for (size_t i = 0; i < policies.size(); ++i) {
     LINS_ASSIGN_OR_RETURN(UnitPrice price, pricer_.Price(share_.units[i], policies[i]));
     if (whole && all > 0) {
-      price.seconds.update = update * static_cast<double>(trainable(i)) / static_cast<double>(all);
+      price.seconds.update =
+          update * static_cast<double>(share_.units[i].trainable()) / static_cast<double>(all);
     }
     out.push_back(price);
   }

@@ -212,14 +212,27 @@ std::vector<std::string> Warnings(const Plan& plan, const std::vector<Alternativ
   return out;
 }
 
+// The first reason for each term that has a time which was not measured.
+std::vector<std::pair<std::string, std::string>> Extrapolated(
+    const std::vector<CountedCollective>& all) {
+  std::map<std::string, std::string> first;
+  for (const CountedCollective& c : all) {
+    const PricedCollective& p = c.collective;
+    if (!p.each.extrapolated) continue;
+    first.try_emplace(std::string(p.term),
+                      absl::StrFormat("%s of %s over %dx%d: %s", StepKindName(p.op),
+                                      FormatBytes(p.bytes), p.gpus, p.nodes, p.each.why));
+  }
+  return {first.begin(), first.end()};
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<CountedCollective>> CollectivesOf(const Plan& plan) {
   const Pricer pricer(plan.mesh, plan.cluster.profile.get(), plan.share.training.sizes,
                       plan.settings.family, plan.settings.bucket_bytes);
   const bool whole = UpdatesWhole(plan.settings, plan.policies);
-  int64_t all = 0;
-  for (const Unit& u : plan.share.units) all += u.repeat * (u.parameters - u.frozen);
+  const int64_t all = plan.share.trainable();
   std::vector<CountedCollective> out;
   for (size_t i = 0; i < plan.share.units.size(); ++i) {
     const Unit& u = plan.share.units[i];
@@ -230,7 +243,7 @@ absl::StatusOr<std::vector<CountedCollective>> CollectivesOf(const Plan& plan) {
         c.bytes = PaddedTotal(all, plan.mesh) * plan.share.training.sizes.param /
                   Product(plan.policies[i].optim);
         LINS_ASSIGN_OR_RETURN(c.each, plan.cluster.profile->Time(c.op, c.bytes, c.gpus, c.nodes));
-        c.times *= static_cast<double>(u.parameters - u.frozen) / static_cast<double>(all);
+        c.times *= static_cast<double>(u.trainable()) / static_cast<double>(all);
       }
       out.push_back({i, u.repeat, std::move(c)});
     }
@@ -245,21 +258,12 @@ bool LatencyBound(const Profile& profile, const PricedCollective& c) {
 absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ExtrapolatedTerms(
     const Plan& plan) {
   LINS_ASSIGN_OR_RETURN(const std::vector<CountedCollective> all, CollectivesOf(plan));
-  std::map<std::string, std::string> first;
-  for (const CountedCollective& c : all) {
-    const PricedCollective& p = c.collective;
-    if (!p.each.extrapolated) continue;
-    first.try_emplace(std::string(p.term),
-                      absl::StrFormat("%s of %s over %dx%d: %s", StepKindName(p.op),
-                                      FormatBytes(p.bytes), p.gpus, p.nodes, p.each.why));
-  }
-  return std::vector<std::pair<std::string, std::string>>(first.begin(), first.end());
+  return Extrapolated(all);
 }
 
 absl::StatusOr<Report> Explain(const Plan& plan) {
   LINS_ASSIGN_OR_RETURN(const std::vector<CountedCollective> collectives, CollectivesOf(plan));
   LINS_ASSIGN_OR_RETURN(const std::vector<Alternative> presets, PricePresets(plan));
-  LINS_ASSIGN_OR_RETURN(const auto extrapolated, ExtrapolatedTerms(plan));
   LINS_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(plan));
   Report report;
   report.title =
@@ -269,7 +273,7 @@ absl::StatusOr<Report> Explain(const Plan& plan) {
   report.tables = {PlacementTable(plan, collectives), CostTable(plan, simulation.step),
                    MemoryTable(plan), AlternativesTable(plan, presets)};
   report.notes.push_back(absl::StrCat("chosen: ", plan.reason));
-  for (const auto& [term, why] : extrapolated) {
+  for (const auto& [term, why] : Extrapolated(collectives)) {
     report.notes.push_back(absl::StrCat(term, " is extrapolated: ", why));
   }
   report.warnings = Warnings(plan, presets, collectives);
@@ -292,14 +296,13 @@ Report ExplainFrontier(const std::vector<Plan>& frontier) {
       {"policy", "memory", "communication", "exposed", "step", "speed-up", "memory taken", "fits"},
       {}};
   for (const Plan& p : frontier) {
-    const std::optional<Policy> all = p.factors();
     const double step = p.cost.step() > 0 ? p.cost.step() : p.cost.seconds.total();
     const double base =
         leanest.cost.step() > 0 ? leanest.cost.step() : leanest.cost.seconds.total();
     table.rows.push_back(
-        {all ? all->ToString() : "a choice per unit", FormatBytes(p.memory.total()),
-         FormatSeconds(p.cost.seconds.total()), FormatSeconds(p.cost.exposed),
-         FormatSeconds(p.cost.step()), step > 0 ? absl::StrFormat("%.3f", base / step) : "-",
+        {p.PolicyText(), FormatBytes(p.memory.total()), FormatSeconds(p.cost.seconds.total()),
+         FormatSeconds(p.cost.exposed), FormatSeconds(p.cost.step()),
+         step > 0 ? absl::StrFormat("%.3f", base / step) : "-",
          FormatBytes(p.memory.total() - leanest.memory.total()), p.fits() ? "yes" : "no"});
   }
   report.tables.push_back(std::move(table));

@@ -236,6 +236,10 @@ std::vector<Policy> LegalPolicies(int64_t gpus_per_node, int64_t nodes, Space sp
   return out;
 }
 
+std::vector<Policy> LegalPolicies(const Mesh& mesh, Space space) {
+  return LegalPolicies(mesh.shape()[1], mesh.shape()[0], space);
+}
+
 std::vector<std::string> PresetNames() {
   return {"ddp",    "zero1",    "zero2",    "zero3",    "fsdp2",   "hsdp",
           "mics:8", "zero++:8", "paro-nig", "paro-iig", "paro-igg"};

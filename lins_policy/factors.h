@@ -59,6 +59,7 @@ absl::Status ValidatePolicy(const Policy& policy, const Mesh& mesh, Space space 
 std::vector<Factors> LegalFactors(int64_t gpus_per_node, int64_t nodes);
 // All legal policies, by P, then G, then OS, then between.
 std::vector<Policy> LegalPolicies(int64_t gpus_per_node, int64_t nodes, Space space);
+std::vector<Policy> LegalPolicies(const Mesh& mesh, Space space);  // of a mesh (node, gpu)
 
 // The names that ParsePolicy knows, ":8" standing for a number of ranks.
 std::vector<std::string> PresetNames();

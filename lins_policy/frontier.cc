@@ -32,8 +32,7 @@ absl::StatusOr<std::vector<Plan>> Frontier(const ModelSpec& spec, const Cluster&
   LINS_ASSIGN_OR_RETURN(Evaluator evaluator, Evaluator::Create(spec, cluster, settings));
   std::vector<Plan> plans;
   if (settings.uniform) {
-    for (const Policy& p :
-         LegalPolicies(evaluator.mesh().shape()[1], evaluator.mesh().shape()[0], settings.space)) {
+    for (const Policy& p : LegalPolicies(evaluator.mesh(), settings.space)) {
       std::vector<Policy> all(evaluator.share().units.size(), p);
       LINS_ASSIGN_OR_RETURN(const PlanCost cost, evaluator.Cost(all));
       plans.push_back(evaluator.MakePlan(std::move(all), cost, "on the frontier"));

@@ -33,7 +33,7 @@ int64_t AliveAtOnce(const ModelSpec& spec, int64_t limit) {
 
 UnitMemory MemoryOfUnit(const Unit& unit, const Policy& policy, const Mesh& mesh,
                         const StateSizes& sizes, const MemoryOptions& options) {
-  const int64_t trainable = PaddedTotal(unit.parameters - unit.frozen, mesh);
+  const int64_t trainable = PaddedTotal(unit.trainable(), mesh);
   const int64_t all = trainable + PaddedTotal(unit.frozen, mesh);
   const int64_t p = Product(policy.param), g = Product(policy.grad), o = Product(policy.optim);
   UnitMemory m;

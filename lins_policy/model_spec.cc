@@ -229,6 +229,16 @@ absl::StatusOr<ModelSpec> ModelSpec::WithMicroBatch(int64_t micro_batch) const {
   return out;
 }
 
+UnitLayouts LayoutsOf(const Unit& unit, const Policy& policy, const Mesh& mesh) {
+  return MakeUnitLayouts(policy, PaddedTotal(unit.trainable(), mesh), mesh);
+}
+
+int64_t ModelSpec::trainable() const {
+  int64_t n = 0;
+  for (const Unit& u : units) n += u.repeat * u.trainable();
+  return n;
+}
+
 int64_t ModelSpec::parameters() const {
   int64_t n = 0;
   for (const Unit& u : units) n += u.parameters * u.repeat;

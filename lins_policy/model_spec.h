@@ -27,8 +27,12 @@ struct Unit {
   int64_t boundary_bytes = 0;    // kept in its place under recomputation: the unit's inputs
   // Measured, of one micro-batch; 0: worked out from the flops.
   double forward_seconds = 0, backward_seconds = 0;
+  int64_t trainable() const { return parameters - frozen; }
   friend bool operator==(const Unit&, const Unit&) = default;
 };
+
+// Where the states of a unit's trainable parameters are, padded as the runtime pads them.
+UnitLayouts LayoutsOf(const Unit& unit, const Policy& policy, const Mesh& mesh);
 
 enum class Recompute { kNone, kFull };  // kFull: units recompute their forward in the backward
 absl::StatusOr<Recompute> ParseRecompute(absl::string_view name);
@@ -70,6 +74,7 @@ struct ModelSpec {
   absl::StatusOr<ModelSpec> WithMicroBatch(int64_t micro_batch) const;
 
   int64_t parameters() const;  // all, repeats included
+  int64_t trainable() const;   // of them
   int64_t tokens() const { return training.seq_len * training.micro_batch; }
 };
 

@@ -84,12 +84,16 @@ std::optional<Policy> Plan::factors() const {
   return policies[0];
 }
 
-std::string Plan::ToString() const {
+std::string Plan::PolicyText() const {
   const std::optional<Policy> all = factors();
+  return all ? all->ToString() : "a choice per unit";
+}
+
+std::string Plan::ToString() const {
   return absl::StrCat("Plan(", spec.name, " on ", cluster.nodes, " x ", cluster.gpus_per_node, ": ",
-                      all ? all->ToString() : "a choice per unit", ", ",
-                      FamilyName(settings.family), ", communication ", cost.seconds.total(),
-                      " s, exposed ", cost.exposed, " s, memory ", memory.total(), " bytes)");
+                      PolicyText(), ", ", FamilyName(settings.family), ", communication ",
+                      cost.seconds.total(), " s, exposed ", cost.exposed, " s, memory ",
+                      memory.total(), " bytes)");
 }
 
 absl::StatusOr<Plan> PricePlan(const ModelSpec& spec, const Cluster& cluster,

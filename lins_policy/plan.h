@@ -93,6 +93,7 @@ struct Plan {
 
   // The one choice of all units, if there is one.
   std::optional<Policy> factors() const;
+  std::string PolicyText() const;  // that choice, or "a choice per unit"
   bool fits() const { return memory.total() <= cap_bytes; }
   int64_t slack_bytes() const { return cap_bytes - memory.total(); }
   std::string ToString() const;  // a line

@@ -48,8 +48,7 @@ nlohmann::json FactorsToJson(const Factors& f) {
 }
 
 nlohmann::json UnitToJson(const Unit& unit, const Policy& policy, const Mesh& mesh, Family family) {
-  const UnitLayouts at =
-      MakeUnitLayouts(policy, PaddedTotal(unit.parameters - unit.frozen, mesh), mesh);
+  const UnitLayouts at = LayoutsOf(unit, policy, mesh);
   return {{"name", unit.name},
           {"repeat", unit.repeat},
           {"policy", policy.ToString()},

@@ -66,7 +66,7 @@ absl::StatusOr<UnitPrice> Pricer::Planned(const Unit& unit, const Policy& policy
     return absl::OkStatus();
   };
   // Frozen parameters lie in a buffer of their own, which is only gathered.
-  const int64_t numels[] = {unit.parameters - unit.frozen, unit.frozen};
+  const int64_t numels[] = {unit.trainable(), unit.frozen};
   for (int frozen = 0; frozen < 2; ++frozen) {
     if (numels[frozen] == 0) continue;
     const UnitLayouts at = MakeUnitLayouts(policy, PaddedTotal(numels[frozen], mesh_), mesh_);
@@ -86,24 +86,37 @@ absl::StatusOr<UnitPrice> Pricer::Planned(const Unit& unit, const Policy& policy
   return price;
 }
 
+// What the paper's formulas are made of.
+struct Pricer::PaperMessages {
+  int64_t all, trainable;  // bytes of the unit's parameters
+  Group p, g, dp, o;       // pieces of P, and of G, all ranks and OS within one of P
+  double buckets;          // as many as the formula says, a fraction of one included
+};
+
+Pricer::PaperMessages Pricer::Messages(const Unit& unit, const Policy& policy) const {
+  PaperMessages m{PaddedTotal(unit.parameters, mesh_) * sizes_.param,
+                  PaddedTotal(unit.trainable(), mesh_) * sizes_.param,
+                  Between(policy.param, One(mesh_)),
+                  Between(policy.grad, policy.param),
+                  Between(All(mesh_), policy.param),
+                  Between(policy.optim, policy.param),
+                  0};
+  m.buckets = static_cast<double>(m.trainable) / (static_cast<double>(bucket_bytes_) * m.p.size());
+  return m;
+}
+
 UnitPrice Pricer::Paper(const Unit& unit, const Policy& policy) const {
-  const int64_t all = PaddedTotal(unit.parameters, mesh_) * sizes_.param;
-  const int64_t trainable = PaddedTotal(unit.parameters - unit.frozen, mesh_) * sizes_.param;
-  const Group p = Between(policy.param, One(mesh_)), g = Between(policy.grad, policy.param),
-              dp = Between(All(mesh_), policy.param), o = Between(policy.optim, policy.param);
+  const auto [all, trainable, p, g, dp, o, buckets] = Messages(unit, policy);
   const auto time = [&](StepKind op, int64_t bytes, const Group& group) {
     return profile_->Seconds(op, bytes, group.gpus, group.nodes);
   };
-  // As many buckets as the formula says, a fraction of one included.
-  const double buckets =
-      static_cast<double>(trainable) / (static_cast<double>(bucket_bytes_) * p.size());
   UnitPrice price;
   price.seconds = {.gather = time(StepKind::kAllGather, all, p),
                    .regather = time(StepKind::kAllGather, all, p),
                    .scatter = time(StepKind::kReduceScatter, trainable, p),
                    .accumulate = buckets * time(StepKind::kAllReduce, bucket_bytes_, g),
                    .reduce = buckets * time(StepKind::kAllReduce, bucket_bytes_, dp),
-                   .update = PaperUpdate(unit.parameters - unit.frozen, policy)};
+                   .update = PaperUpdate(unit.trainable(), policy)};
   const int64_t piece = trainable / p.size();
   price.bytes = {.gather = GatherBytes(all, p.size()),
                  .regather = GatherBytes(all, p.size()),
@@ -145,14 +158,8 @@ absl::StatusOr<std::vector<PricedCollective>> Pricer::Collectives(const Unit& un
     return absl::OkStatus();
   };
   const double m = static_cast<double>(micro_batches);
-  const int64_t trainable = unit.parameters - unit.frozen;
   if (family_ == Family::kPaper) {
-    const int64_t all = PaddedTotal(unit.parameters, mesh_) * sizes_.param;
-    const int64_t bytes = PaddedTotal(trainable, mesh_) * sizes_.param;
-    const Group p = Between(policy.param, One(mesh_)), g = Between(policy.grad, policy.param),
-                dp = Between(All(mesh_), policy.param), o = Between(policy.optim, policy.param);
-    const double buckets =
-        static_cast<double>(bytes) / (static_cast<double>(bucket_bytes_) * p.size());
+    const auto [all, bytes, p, g, dp, o, buckets] = Messages(unit, policy);
     LINS_RETURN_IF_ERROR(add("T_p", StepKind::kAllGather, all, p.gpus, p.nodes, 2 * m));
     LINS_RETURN_IF_ERROR(add("T_p", StepKind::kReduceScatter, bytes, p.gpus, p.nodes, m));
     LINS_RETURN_IF_ERROR(
@@ -175,7 +182,7 @@ absl::StatusOr<std::vector<PricedCollective>> Pricer::Collectives(const Unit& un
   };
   PlanOptions options;
   options.cost_model = profile_;
-  const int64_t numels[] = {trainable, unit.frozen};
+  const int64_t numels[] = {unit.trainable(), unit.frozen};
   for (int frozen = 0; frozen < 2; ++frozen) {
     const int64_t numel = numels[frozen];
     if (numel == 0) continue;

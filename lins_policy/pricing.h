@@ -98,6 +98,8 @@ class Pricer {
   };
   absl::StatusOr<Transition> Find(const Layout& src, const Layout& dst, int64_t itemsize);
   absl::StatusOr<UnitPrice> Planned(const Unit& unit, const Policy& policy, bool whole_step);
+  struct PaperMessages;
+  PaperMessages Messages(const Unit& unit, const Policy& policy) const;
   UnitPrice Paper(const Unit& unit, const Policy& policy) const;
 
   Mesh mesh_;

@@ -44,8 +44,7 @@ std::pair<bool, std::string> Preferred(const Candidate& a, const Candidate& b) {
 std::vector<Policy> LegalOnAll(const std::vector<WeightedEvaluator>& scales) {
   const Evaluator& own = scales[0].evaluator;
   std::vector<Policy> out;
-  for (Policy& p :
-       LegalPolicies(own.mesh().shape()[1], own.mesh().shape()[0], own.settings().space)) {
+  for (Policy& p : LegalPolicies(own.mesh(), own.settings().space)) {
     const bool legal = std::all_of(scales.begin(), scales.end(), [&](const WeightedEvaluator& s) {
       return ValidatePolicy(p, s.evaluator.mesh(), Space::kFull).ok();
     });

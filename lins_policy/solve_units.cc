@@ -52,7 +52,7 @@ Problem MakeProblem(const Evaluator& evaluator) {
   const ModelSpec& share = evaluator.share();
   const Mesh& mesh = evaluator.mesh();
   Problem problem;
-  problem.legal = LegalPolicies(mesh.shape()[1], mesh.shape()[0], settings.space);
+  problem.legal = LegalPolicies(mesh, settings.space);
   for (size_t i = 0; i < share.units.size(); ++i) {
     std::vector<Option> options;
     for (size_t j = 0; j < problem.legal.size(); ++j) {

@@ -52,8 +52,7 @@ absl::StatusOr<Plan> SolveRow(const PaperRow& row, const PlanSettings& settings,
 // All legal plans of a solved plan's problem, the cheapest first.
 absl::StatusOr<std::vector<Plan>> ByCost(const Plan& solved) {
   std::vector<Plan> out;
-  for (const Policy& p :
-       LegalPolicies(solved.mesh.shape()[1], solved.mesh.shape()[0], solved.settings.space)) {
+  for (const Policy& p : LegalPolicies(solved.mesh, solved.settings.space)) {
     LINS_ASSIGN_OR_RETURN(Plan plan, PricePlan(solved.spec, solved.cluster, {p}, solved.settings));
     out.push_back(std::move(plan));
   }

@@ -27,11 +27,6 @@ nlohmann::json Inputs(const Plan& plan) {
           {"settings", SettingsToJson(plan.settings)}};
 }
 
-std::string PolicyText(const Plan& plan) {
-  const std::optional<Policy> all = plan.factors();
-  return all ? all->ToString() : "a choice per unit";
-}
-
 }  // namespace
 
 absl::StatusOr<Report> Why(const Plan& plan, absl::string_view name) {
@@ -73,8 +68,7 @@ absl::StatusOr<Report> Why(const Plan& plan, absl::string_view name) {
     int64_t memory;  // of the whole plan with this unit changed
   };
   std::vector<Row> rows;
-  std::vector<Policy> legal =
-      LegalPolicies(plan.mesh.shape()[1], plan.mesh.shape()[0], plan.settings.space);
+  std::vector<Policy> legal = LegalPolicies(plan.mesh, plan.settings.space);
   // A policy given by hand may lie outside the space.
   if (std::find(legal.begin(), legal.end(), chosen) == legal.end()) legal.push_back(chosen);
   const Objective objective = plan.settings.objective;
@@ -114,7 +108,7 @@ absl::StatusOr<Report> Why(const Plan& plan, absl::string_view name) {
 
 absl::StatusOr<Report> Diff(const Plan& a, const Plan& b) {
   Report report;
-  report.title = absl::StrCat(PolicyText(a), " against ", PolicyText(b));
+  report.title = absl::StrCat(a.PolicyText(), " against ", b.PolicyText());
   ReportTable inputs{"Inputs", {"input", "first", "second"}, {}};
   for (const JsonDifference& d : DiffJson(Inputs(a), Inputs(b))) {
     inputs.rows.push_back({d.path, d.a, d.b});

@@ -9,13 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "mesh/error.h"
-
-// Compiled for several instruction sets, chosen at load time.
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-#define LINS_SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define LINS_SIMD
-#endif
+#include "mesh/simd.h"
 
 namespace lins {
 namespace {

@@ -2,12 +2,7 @@
 
 #include <algorithm>
 
-// Compiled for the processors that have wide vectors as well.
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-#define LINS_SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define LINS_SIMD
-#endif
+#include "mesh/simd.h"
 
 namespace lins {
 

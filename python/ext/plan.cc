@@ -139,12 +139,11 @@ Plan WhatIf(const Plan& plan, const py::kwargs& changes) {
   return PlanOrThrow(Solve(inputs.spec, inputs.cluster, inputs.settings));
 }
 
-py::dict LayoutsOf(const Plan& plan, const std::string& unit) {
+py::dict LayoutsOfUnit(const Plan& plan, const std::string& unit) {
   for (size_t i = 0; i < plan.share.units.size(); ++i) {
     const Unit& u = plan.share.units[i];
     if (u.name != unit) continue;
-    const UnitLayouts at = MakeUnitLayouts(
-        plan.policies[i], PaddedTotal(u.parameters - u.frozen, plan.mesh), plan.mesh);
+    const UnitLayouts at = LayoutsOf(u, plan.policies[i], plan.mesh);
     py::dict out;
     out["param"] = at.param;
     out["grad"] = at.grad;
@@ -238,7 +237,7 @@ void BindPlan(py::module_& m) {
                              [](const Plan& p) { return Str(ObjectiveName(p.settings.objective)); })
       .def_property_readonly("space", [](const Plan& p) { return SpaceName(p.settings.space); })
       .def_property_readonly("prefetch", [](const Plan& p) { return p.settings.overlap.prefetch; })
-      .def("layouts", &LayoutsOf, py::arg("unit"),
+      .def("layouts", &LayoutsOfUnit, py::arg("unit"),
            "{'param': Layout, 'grad': .., 'optim': .., 'between': ..} of a unit's flat buffer.")
       .def(
           "explain", [](const Plan& p) { return ValueOrThrow(Explain(p)); },

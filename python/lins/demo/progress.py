@@ -4,45 +4,34 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
     TextColumn,
     TimeElapsedColumn,
 )
 
+from lins.progress import BarReporter
 
-class Reporter:
-    """Used as a context manager; writes to standard error: standard output is for results."""
+
+class Reporter(BarReporter):
+    """Used as a context manager; writes to standard error."""
 
     def __init__(self, steps: int, runs: int, shown: bool) -> None:
         self._steps = steps
-        self._bar: Progress | None = None
+        super().__init__(
+            shown,
+            TextColumn("{task.description:<24}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}"),
+            TimeElapsedColumn(),
+        )
         self._lines = False
-        if shown and sys.stderr.isatty():
-            self._bar = Progress(
-                TextColumn("{task.description:<24}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("loss {task.fields[loss]}"),
-                TimeElapsedColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
+        if self._bar:
             self._task = self._bar.add_task("", total=steps * runs, loss="-")
         else:
             self._lines = shown
-
-    def __enter__(self) -> Reporter:
-        if self._bar:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
 
     def step(self, name: str, step: int, loss: float) -> None:
         """One more step of run `name` is done: number `step`, from 0, with this process' loss."""

@@ -5,47 +5,36 @@ from __future__ import annotations
 import sys
 import time
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
+from lins.progress import BarReporter
+
 _LINE_EVERY = 5.0  # seconds
 
 
-class Reporter:
-    """Used as a context manager; writes to standard error: standard output is for results."""
+class Reporter(BarReporter):
+    """Used as a context manager; writes to standard error."""
 
     def __init__(self, total: int, shown: bool) -> None:
         self._total = total
         self._shown = shown
         self._printed = time.monotonic()
-        self._bar: Progress | None = None
-        if shown and sys.stderr.isatty():
-            self._bar = Progress(
-                TextColumn("{task.description:<40}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
+        super().__init__(
+            shown,
+            TextColumn("{task.description:<40}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        if self._bar:
             self._task = self._bar.add_task("", total=total)
-
-    def __enter__(self) -> Reporter:
-        if self._bar:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
 
     def note(self, text: str) -> None:
         """A line of its own."""
