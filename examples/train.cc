@@ -13,8 +13,8 @@
 #include "comm/trace.h"
 #include "comm/world.h"
 #include "mesh/error.h"
+#include "runtime/adam.h"
 #include "runtime/module.h"
-#include "runtime/optimizer.h"
 
 namespace {
 

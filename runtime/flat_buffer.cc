@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/StorageImpl.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "absl/strings/str_cat.h"
@@ -297,10 +298,23 @@ at::Tensor FlatBuffer::OptimGrad() const {
   return OptimSlice(grad_, plan_.grad);
 }
 
+Range FlatBuffer::OptimPart(size_t window) const {
+  const Window& w = windows_[window];
+  const int64_t end = optim_begin_ + optim_numel_;
+  const int64_t from = std::clamp(w.offset, optim_begin_, end);
+  return {from, std::clamp(w.offset + w.numel, from, end)};
+}
+
+at::Tensor FlatBuffer::OptimCopy() const {
+  if (!master_) return {};
+  return OptimSlice(param_, plan_.param);
+}
+
 void FlatBuffer::Update() const {
   c10::NoGradGuard no_grad;
   const at::Tensor slice = OptimSlice(param_, plan_.param);
-  if (master_) slice.copy_(*master_);
+  if (master_ && !copied_) slice.copy_(*master_);
+  copied_ = false;
   Execute(*update_, slice, param_);
 }
 

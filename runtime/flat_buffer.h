@@ -42,6 +42,13 @@ struct Window {
   int64_t offset, numel;
 };
 
+// A state that an optimizer keeps: the parts of OS's slice that belong to some of the windows, one
+// after another.
+struct OptimState {
+  at::Tensor values;
+  std::vector<int64_t> at;  // by window: where its part begins in `values`; -1: it has none
+};
+
 class FlatBuffer {
  public:
   // Collective: every rank gets rank 0's values; with check_init it is an error when they differ.
@@ -93,8 +100,15 @@ class FlatBuffer {
   int64_t optim_begin() const { return optim_begin_; }
   at::Tensor OptimParam() const;  // the masters: updated in place by optimizers
   at::Tensor OptimGrad() const;   // reduced and divided, after the last micro-batch
-  std::map<std::string, at::Tensor>& optim_state() { return optim_state_; }
-  const std::map<std::string, at::Tensor>& optim_state() const { return optim_state_; }
+  // The part of a window that lies in the slice, in elements of the buffer; where there is none,
+  // begin and end are equal.
+  Range OptimPart(size_t window) const;
+  // Where masters are copied to: this rank's slice of P, of its type. Undefined without masters.
+  at::Tensor OptimCopy() const;
+  // The optimizer has written the copy itself: the next Update leaves it as it is.
+  void MarkCopied() { copied_ = true; }
+  std::map<std::string, OptimState>& optim_state() { return optim_state_; }
+  const std::map<std::string, OptimState>& optim_state() const { return optim_state_; }
   // Brings the updated slice into P of all ranks; for a stream; collective.
   void Update() const;
 
@@ -128,7 +142,8 @@ class FlatBuffer {
 
   at::Tensor grad_;  // G, made by the first gradient
   std::optional<at::Tensor> master_;
-  std::map<std::string, at::Tensor> optim_state_;
+  std::map<std::string, OptimState> optim_state_;
+  mutable bool copied_ = false;  // since the last Update
   int64_t optim_begin_, optim_numel_;
 
   std::shared_ptr<BufferPool::Lease> bucket_lease_;

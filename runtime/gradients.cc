@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "mesh/error.h"
-#include "optim/kernels.h"
+#include "optim/norm.h"
 #include "runtime/sharded_model.h"
 
 namespace lins {
@@ -48,7 +48,8 @@ const ShardedModel::GradSummary& ShardedModel::SummarizeGradients(std::optional<
   GradSummary s;
   s.norm_type = p;
   s.finite = v[0] == 0;
-  s.norm = s.finite ? (largest ? v[1] : std::pow(v[1], 1 / p)) : std::nan("");
+  s.norm =
+      s.finite ? (largest ? v[1] : std::pow(v[1], 1 / p)) * std::abs(grad_scale_) : std::nan("");
   size_t at = 2;
   for (const FlatBuffer* b : buffers) {
     std::vector<bool> used;
@@ -65,11 +66,21 @@ double ShardedModel::ClipGradNorm(double max_norm, double p) {
   if (!s.finite || !grads_ready_) return s.norm;
   const double norm = s.norm;
   const double scale = std::min(1.0, max_norm / (norm + 1e-6));
-  if (scale < 1) {
-    for (FlatBuffer* b : TrainableBuffers()) b->OptimGrad().mul_(scale);
-    summary_->norm *= scale;
-  }
+  if (scale < 1) ScaleGradients(scale);
   return norm;
+}
+
+void ShardedModel::ScaleGradients(double factor) {
+  if (!grads_ready_) return;
+  grad_scale_ *= factor;
+  if (summary_) summary_->norm *= std::abs(factor);
+}
+
+void ShardedModel::ApplyGradientScale() const {
+  if (grad_scale_ == 1 || !grads_ready_) return;
+  c10::NoGradGuard no_grad;
+  for (FlatBuffer* b : TrainableBuffers()) b->OptimGrad().mul_(grad_scale_);
+  grad_scale_ = 1;
 }
 
 }  // namespace lins

@@ -4,89 +4,313 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "mesh/error.h"
+#include "optim/convert.h"
+#include "optim/norm.h"
 
 namespace lins {
+namespace {
 
-AdamW::AdamW(std::shared_ptr<ShardedModel> model, std::vector<AdamWStep> groups,
-             const std::map<std::string, int>& group_of)
-    : model_(std::move(model)), groups_(std::move(groups)) {
-  c10::NoGradGuard no_grad;
+void* Offset(const at::Tensor& t, int64_t elements) {
+  return static_cast<char*>(t.mutable_data_ptr()) + elements * static_cast<int64_t>(t.itemsize());
+}
+
+}  // namespace
+
+Optimizer::Optimizer(std::shared_ptr<ShardedModel> model, size_t groups, const GroupOf& group_of,
+                     bool any_device)
+    : model_(std::move(model)), groups_(groups) {
+  if (groups == 0) throw Error("an optimizer needs at least one group of options");
   std::vector<std::string> names;
   for (FlatBuffer* b : model_->TrainableBuffers()) {
-    Slot slot{b, {}, std::vector<int64_t>(b->windows().size(), 0)};
+    Slot slot{b, {}, std::vector<int64_t>(b->windows().size(), 0), {}};
     for (const Window& w : b->windows()) {
       const auto found = group_of.find(w.name);
       slot.group.push_back(found == group_of.end() ? 0 : found->second);
+      places_[w.name] = {slots_.size(), slot.group.size() - 1};
       names.push_back(w.name);
     }
-    for (const char* state : {"exp_avg", "exp_avg_sq"}) {
-      b->optim_state()[state] = at::zeros_like(b->OptimParam());
+    b->optim_state().clear();  // of an optimizer before this one
+    const at::Device device = b->param_shard().device();
+    if (!any_device && !device.is_cpu()) {
+      throw Error(absl::StrCat("this optimizer updates parameters in host memory, and the model's ",
+                               "are on ", device.str(),
+                               ": lins.wrap_optimizer(torch.optim.AdamW, model) works there"));
     }
     slots_.push_back(std::move(slot));
   }
   for (const auto& [name, group] : group_of) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
+    if (!places_.count(name)) {
       throw Error(absl::StrCat(
           "parameter '", name,
           "' is none of the model's trainable parameters: ", absl::StrJoin(names, ", ")));
     }
-    LINS_CHECK(group >= 0 && group < static_cast<int>(groups_.size()), "group ", group, " of ",
-               groups_.size());
+    if (group < 0 || group >= static_cast<int>(groups)) {
+      throw Error(absl::StrCat("parameter '", name, "' is in group ", group, ": legal are 0 to ",
+                               static_cast<int64_t>(groups) - 1));
+    }
   }
 }
 
-bool AdamW::Step() {
-  c10::NoGradGuard no_grad;
-  model_->CheckComplete();
-  if (!model_->GradientsReady()) return true;
-  const ShardedModel::GradSummary& summary = model_->SummarizeGradients();
-  if (!summary.finite) {
-    ++skipped_;
-    return false;
+void Optimizer::AddState(Slot& slot, const std::string& name,
+                         const std::function<bool(size_t)>& wanted) {
+  FlatBuffer& b = *slot.buffer;
+  OptimState state;
+  int64_t total = 0;
+  for (size_t i = 0; i < b.windows().size(); ++i) {
+    const Range part = b.OptimPart(i);
+    state.at.push_back(wanted(i) ? total : -1);
+    if (wanted(i)) total += part.second - part.first;
   }
+  // Where all have it, padding too: runs then have the alignment of the buffer.
+  const at::Tensor param = b.OptimParam();
+  const bool all =
+      std::all_of(state.at.begin(), state.at.end(), [](int64_t at) { return at >= 0; });
+  state.values = at::zeros({all ? param.numel() : total}, param.options());
+  b.optim_state()[name] = state;
+  slot.states.push_back({name, std::move(state)});
+}
+
+at::Tensor Optimizer::AddOther(Slot& slot, const std::string& name, at::Tensor zeros) {
+  OptimState state{std::move(zeros), std::vector<int64_t>(slot.group.size(), -1)};
+  slot.buffer->optim_state()[name] = state;
+  slot.states.push_back({name, state});
+  return state.values;
+}
+
+Slice Optimizer::SliceOf(const Slot& slot, size_t window, int64_t from, int64_t to) const {
+  const FlatBuffer& b = *slot.buffer;
+  const at::Tensor param = b.OptimParam(), grad = b.OptimGrad(), copy = b.OptimCopy();
+  const int64_t at = from - b.optim_begin();
+  Slice s;
+  s.numel = to - from;
+  s.type = param.scalar_type();
+  s.param = Offset(param, at);
+  if (grad.defined()) {
+    s.grad = Offset(grad, at);
+    s.grad_type = grad.scalar_type();
+  }
+  s.grad_scale = model_->pending_scale();
+  if (copy.defined()) {
+    s.copy = Offset(copy, at);
+    s.copy_type = copy.scalar_type();
+  }
+  s.rounding = {stochastic_, 0, from};
+  for (size_t i = 0; i < slot.states.size() && i < s.state.size(); ++i) {
+    const OptimState& state = slot.states[i].data;
+    if (state.at[window] < 0) continue;
+    s.state[i] = Offset(state.values, state.at[window] + from - b.OptimPart(window).first);
+  }
+  return s;
+}
+
+Slice Optimizer::SliceOf(const Slot& slot, size_t window) const {
+  const Range part = slot.buffer->OptimPart(window);
+  return SliceOf(slot, window, part.first, part.second);
+}
+
+uint32_t Optimizer::RoundingKey(const Slot& slot, int64_t step) const {
+  // FNV-1a of the unit's name: the same on every rank, in every run.
+  uint32_t name = 2166136261u;
+  for (char c : slot.buffer->unit()) name = (name ^ static_cast<uint8_t>(c)) * 16777619u;
+  return RandomBits(RandomBits(seed_, name), static_cast<uint32_t>(step));
+}
+
+void Optimizer::CheckCount(size_t groups) const {
+  if (groups != groups_) {
+    throw Error(absl::StrCat(groups, " groups of options: the optimizer was made with ", groups_));
+  }
+}
+
+void Optimizer::UseStochasticRounding(uint32_t seed) {
+  stochastic_ = true;
+  seed_ = seed;
+}
+
+Optimizer::Outcome Optimizer::Begin(const ShardedModel::GradSummary** summary) {
+  model_->CheckComplete();
+  Check();
+  if (!model_->GradientsReady()) return Outcome::kNothing;
+  *summary = &model_->SummarizeGradients();
+  if (!(*summary)->finite) {
+    ++skipped_;
+    return Outcome::kSkipped;
+  }
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    for (size_t i = 0; i < slots_[s].updates.size(); ++i) {
+      if ((*summary)->used.at(s)[i]) ++slots_[s].updates[i];
+    }
+  }
+  return Outcome::kReady;
+}
+
+bool Optimizer::Step() {
+  c10::NoGradGuard no_grad;
+  const ShardedModel::GradSummary* summary = nullptr;
+  const Outcome outcome = Begin(&summary);
+  if (outcome != Outcome::kReady) return outcome == Outcome::kNothing;
+  BeginUpdate(*summary);
   size_t i = 0;
-  for (Slot& slot : slots_) UpdateSlice(slot, summary.used.at(i++));
+  for (Slot& slot : slots_) UpdateSlice(slot, summary->used.at(i++));
   model_->UpdateParameters();
   return true;
 }
 
-void AdamW::UpdateSlice(Slot& slot, const std::vector<bool>& used) {
-  const FlatBuffer& b = *slot.buffer;
-  const at::Tensor param = b.OptimParam(), grad = b.OptimGrad();
-  const at::Tensor &m = b.optim_state().at("exp_avg"), &v = b.optim_state().at("exp_avg_sq");
-  const int64_t begin = b.optim_begin(), end = begin + param.numel();
-  // Neighbours with the same group and count are one run.
-  int64_t run_begin = 0, run_end = 0;
-  AdamWStep run;
-  int run_group = -1;
+void Optimizer::UpdateSlice(Slot& slot, const Used& used) {
+  FlatBuffer& b = *slot.buffer;
+  int64_t begin = 0, end = 0, step = 0;
+  size_t first = 0;
+  int group = -1;
   const auto flush = [&] {
-    if (run_begin < run_end) {
-      const int64_t at = run_begin - begin, n = run_end - run_begin;
-      AdamWUpdate(run, param.narrow(0, at, n), grad.narrow(0, at, n), m.narrow(0, at, n),
-                  v.narrow(0, at, n));
+    if (begin < end) {
+      Run run{group, step, first, SliceOf(slot, first, begin, end)};
+      run.slice.rounding.key = RoundingKey(slot, step);
+      UpdateRun(slot, run);
     }
-    run_begin = run_end = 0;
+    begin = end = 0;
   };
   for (size_t i = 0; i < b.windows().size(); ++i) {
-    if (!used[i]) continue;
-    const int64_t count = ++slot.updates[i];
-    const int64_t from = std::max(b.windows()[i].offset, begin);
-    const int64_t to = std::min(b.windows()[i].offset + b.windows()[i].numel, end);
-    if (from >= to) continue;
-    if (run_end != from || run_group != slot.group[i] || run.step != count) {
+    const Range part = b.OptimPart(i);
+    if (!used[i] || part.first >= part.second || !RunsOver(slot, i)) continue;
+    if (end != part.first || group != slot.group[i] || step != slot.updates[i] || !merge_runs_) {
       flush();
-      run = groups_[slot.group[i]];
-      run.step = count;
-      run_group = slot.group[i];
-      run_begin = from;
+      begin = part.first;
+      first = i;
+      group = slot.group[i];
+      step = slot.updates[i];
     }
-    run_end = to;
+    end = part.second;
   }
   flush();
+  b.MarkCopied();
+}
+
+std::vector<double> Optimizer::GroupNorms(double p) {
+  c10::NoGradGuard no_grad;
+  const bool largest = std::isinf(p);
+  if (p != 1 && p != 2 && !(largest && p > 0)) {
+    throw Error(absl::StrCat("norm type ", p, ": legal are 1, 2 and inf"));
+  }
+  model_->CheckComplete();
+  std::vector<double> sums(2 * groups_, 0);  // by group: the power sum, and how much is not finite
+  for (const Slot& slot : slots_) {
+    const FlatBuffer& b = *slot.buffer;
+    const LiveMesh& mesh = model_->mesh();
+    const Axes replicas = Complement(mesh, b.plan().optim.SplitAxes());
+    if (!model_->GradientsReady() || mesh.IndexInGroup(replicas, mesh.rank()) != 0) continue;
+    const at::Tensor grad = b.OptimGrad();
+    for (size_t i = 0; i < b.windows().size(); ++i) {
+      const Range part = b.OptimPart(i);
+      const double sum =
+          PowerSum(grad.narrow(0, part.first - b.optim_begin(), part.second - part.first), p);
+      double& total = sums[2 * slot.group[i]];
+      if (!std::isfinite(sum)) {
+        sums[2 * slot.group[i] + 1] = 1;
+      } else {
+        total = largest ? std::max(total, sum) : total + sum;
+      }
+    }
+  }
+  at::Tensor all =
+      at::tensor(sums, at::kDouble)
+          .to(slots_.empty() ? at::Device(at::kCPU) : slots_[0].buffer->param_shard().device());
+  model_->WorldComm()
+      .AllReduce(all, largest ? ReduceOp::kMax : ReduceOp::kSum, {"root", "", ""})
+      .Wait();
+  all = all.cpu();
+  const double* v = all.const_data_ptr<double>();
+  const double scale = std::abs(model_->pending_scale());
+  std::vector<double> norms;
+  for (size_t g = 0; g < groups_; ++g) {
+    const double norm = largest ? v[2 * g] : std::pow(v[2 * g], 1 / p);
+    norms.push_back(v[2 * g + 1] > 0 ? std::nan("") : norm * scale);
+  }
+  return norms;
+}
+
+std::vector<std::vector<size_t>> Optimizer::Teams() const {
+  std::vector<std::vector<size_t>> teams;
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    const auto axes = [&](size_t i) { return slots_[i].buffer->plan().optim.SplitAxes(); };
+    const auto team = std::find_if(teams.begin(), teams.end(),
+                                   [&](const auto& t) { return axes(t[0]) == axes(s); });
+    if (team == teams.end()) {
+      teams.push_back({s});
+    } else {
+      team->push_back(s);
+    }
+  }
+  return teams;
+}
+
+DTensor Optimizer::StatePart(const Slot& slot, size_t window, const at::Tensor& part) const {
+  const FlatBuffer& b = *slot.buffer;
+  return WindowPart(b.windows()[window], b.plan().optim, part, model_->mesh());
+}
+
+std::vector<std::pair<std::string, DTensor>> Optimizer::Export(const Slot& slot,
+                                                               size_t window) const {
+  std::vector<std::pair<std::string, DTensor>> out;
+  const Range part = slot.buffer->OptimPart(window);
+  for (const auto& [name, state] : slot.states) {
+    if (state.at[window] < 0) continue;
+    out.emplace_back(name,
+                     StatePart(slot, window,
+                               state.values.narrow(0, state.at[window], part.second - part.first)));
+  }
+  return out;
+}
+
+void Optimizer::Import(Slot& slot, size_t window, const std::string& name, const at::Tensor& part) {
+  for (const State& state : slot.states) {
+    if (state.name != name) continue;
+    state.data.values.narrow(0, state.data.at[window], part.numel()).copy_(part.reshape({-1}));
+  }
+}
+
+std::vector<Optimizer::Record> Optimizer::Records() const {
+  std::vector<Record> out;
+  for (const Slot& slot : slots_) {
+    for (size_t i = 0; i < slot.updates.size(); ++i) {
+      out.push_back({slot.buffer->windows()[i].name, slot.updates[i], Export(slot, i)});
+    }
+  }
+  return out;
+}
+
+void Optimizer::Load(const std::vector<Loaded>& loaded) {
+  c10::NoGradGuard no_grad;
+  for (const Loaded& x : loaded) {
+    const auto place = places_.find(x.name);
+    if (place == places_.end()) throw Error(absl::StrCat("no parameter '", x.name, "' here"));
+    const auto mine = Export(slots_[place->second.slot], place->second.window);
+    for (const auto& [name, part] : x.parts) {
+      const auto it = std::find_if(mine.begin(), mine.end(),
+                                   [&](const auto& state) { return state.first == name; });
+      const int64_t want = it == mine.end() ? -1 : it->second.ToLocal().numel();
+      if (want != part.numel()) {
+        throw Error(absl::StrCat(
+            "parameter '", x.name, "', state '", name, "': ", part.numel(),
+            " elements on this rank, ",
+            want < 0 ? "but there is no such state" : absl::StrCat("expected ", want)));
+      }
+    }
+  }
+  for (Slot& slot : slots_) {
+    std::fill(slot.updates.begin(), slot.updates.end(), 0);
+    for (State& state : slot.states) state.data.values.zero_();
+  }
+  for (const Loaded& x : loaded) {
+    const Place place = places_.at(x.name);
+    slots_[place.slot].updates[place.window] = x.updates;
+    for (const auto& [name, part] : x.parts) {
+      Import(slots_[place.slot], place.window, name, part);
+    }
+  }
 }
 
 }  // namespace lins

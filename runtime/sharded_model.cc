@@ -314,6 +314,7 @@ void ShardedModel::OnBackwardStart() {
   summary_.reset();
   if (index_ == 0) {
     grads_ready_ = false;
+    grad_scale_ = 1;
     for (const auto& unit : units_) {
       for (const auto& b : unit->buffers) b->BeginStep();
     }
@@ -471,6 +472,7 @@ void ShardedModel::CheckComplete() const {
 
 void ShardedModel::ZeroGrad() {
   grads_ready_ = false;
+  grad_scale_ = 1;
   summary_.reset();
   expected_ = 0;
   for (const auto& unit : units_) {

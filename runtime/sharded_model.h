@@ -55,6 +55,11 @@ struct ParamState {
   std::vector<std::pair<std::string, DTensor>> optim;  // exp_avg, exp_avg_sq, ...
 };
 
+// A window's part of this rank's slot of a buffer that is split like `buffer_layout`, as a DTensor:
+// `part` is 1-D. Under R the window keeps its shape, otherwise it is flat.
+DTensor WindowPart(const Window& w, const Layout& buffer_layout, const at::Tensor& part,
+                   const LiveMesh& mesh);
+
 class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
  public:
   // Unit 0 is the root. Collective. Parameters become views of flat buffers, with rank 0's values.
@@ -100,6 +105,11 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   const GradSummary& SummarizeGradients(std::optional<double> p = std::nullopt);
   // Scales the gradients to a norm of at most max_norm and returns the norm before. Collective.
   double ClipGradNorm(double max_norm, double p);
+  // Multiplies the gradients. Optimizers do it while they update, without a pass of its own: until
+  // then, or until somebody looks, the factor is pending.
+  void ScaleGradients(double factor);
+  double pending_scale() const { return grad_scale_; }
+  void ApplyGradientScale() const;
 
   // --- Reading and writing whole parameters of some units. Collective. Nestable.
   void Unshard(const std::vector<int>& units);
@@ -174,6 +184,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   bool explicit_micro_batch_ = false;
   bool grads_ready_ = false;
   std::optional<GradSummary> summary_;
+  mutable double grad_scale_ = 1;  // pending
 
   bool in_backward_ = false;
   size_t next_to_reduce_ = 0;  // in reduce_order_

@@ -9,32 +9,33 @@
 namespace lins {
 namespace {
 
-// The part of a window that this rank holds of a buffer split like `buffer_layout`, as a DTensor:
-// `local_buffer` is the rank's slot. Under R the window keeps its shape, otherwise it is flat.
-DTensor WindowOf(const Window& w, const Layout& buffer_layout, const at::Tensor& local_buffer,
+// The window's part of a buffer split like `buffer_layout`, whose slot this rank holds.
+DTensor WindowOf(const Window& w, const Layout& buffer_layout, const at::Tensor& slot,
                  const LiveMesh& mesh) {
+  const Range held = buffer_layout.RangesOf(mesh.rank())[0];
+  const int64_t from = std::clamp(w.offset, held.first, held.second);
+  const int64_t to = std::clamp(w.offset + w.numel, from, held.second);
+  return WindowPart(w, buffer_layout, slot.narrow(0, from - held.first, to - from), mesh);
+}
+
+}  // namespace
+
+DTensor WindowPart(const Window& w, const Layout& buffer_layout, const at::Tensor& part,
+                   const LiveMesh& mesh) {
   Terms terms;
   const int64_t total = buffer_layout.shape()[0];
   if (!buffer_layout.terms().shards.empty()) {
     terms.flat = FlatTerm{buffer_layout.terms().shards[0].axes, w.offset, total};
   }
   const Layout layout = ValueOrThrow(Layout::Create(terms, w.shape, mesh));
-  const int64_t slot = buffer_layout.RangesOf(mesh.rank())[0].first;
-  const Ranges held = layout.RangesOf(mesh.rank());
-  if (!terms.flat) {
-    return DTensor::FromLocal(local_buffer.narrow(0, w.offset, w.numel)
-                                  .view(std::vector<int64_t>(w.shape.begin(), w.shape.end())),
-                              mesh, layout);
-  }
-  const int64_t n = held[0].second - held[0].first;
-  return DTensor::FromLocal(local_buffer.narrow(0, n ? w.offset + held[0].first - slot : 0, n),
-                            mesh, layout);
+  return DTensor::FromLocal(
+      terms.flat ? part : part.view(std::vector<int64_t>(w.shape.begin(), w.shape.end())), mesh,
+      layout);
 }
-
-}  // namespace
 
 std::vector<std::pair<std::string, ParamState>> ShardedModel::States() const {
   std::vector<std::pair<std::string, ParamState>> out;
+  ApplyGradientScale();
   // All ranks must see the same gradients: without a summary, nobody knows what others have used.
   size_t next = 0;
   for (const auto& unit : units_) {
@@ -49,8 +50,13 @@ std::vector<std::pair<std::string, ParamState>> ShardedModel::States() const {
           if (grads_ready_ && (!used || (*used)[i]))
             state.grad = WindowOf(w, os, b->OptimGrad(), mesh_);
           if (b->master()) state.master = WindowOf(w, os, *b->master(), mesh_);
-          for (const auto& [name, t] : b->optim_state())
-            state.optim.emplace_back(name, WindowOf(w, os, t, mesh_));
+          for (const auto& [name, s] : b->optim_state()) {
+            if (s.at[i] < 0) continue;
+            const Range part = b->OptimPart(i);
+            state.optim.emplace_back(
+                name,
+                WindowPart(w, os, s.values.narrow(0, s.at[i], part.second - part.first), mesh_));
+          }
         }
         out.emplace_back(w.name, std::move(state));
       }
@@ -66,7 +72,7 @@ ShardedModel::Memory ShardedModel::MemoryUse() const {
       m.param += b->param_shard().nbytes();
       if (b->grad_shard().defined()) m.grad += b->grad_shard().nbytes();
       if (b->master()) m.optim += b->master()->nbytes();
-      for (const auto& [name, t] : b->optim_state()) m.optim += t.nbytes();
+      for (const auto& [name, s] : b->optim_state()) m.optim += s.values.nbytes();
       m.padding += b->padding() * b->param_shard().element_size() / Product(b->plan().policy.param);
     }
   }

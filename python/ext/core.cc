@@ -10,5 +10,6 @@ PYBIND11_MODULE(_core, m) {
   lins::BindDTensor(m);
   lins::BindFactories(m);
   lins::BindRuntime(m);
+  lins::BindOptimizers(m);
   lins::BindMeasure(m);
 }

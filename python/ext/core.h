@@ -14,6 +14,7 @@ void BindDTensor(py::module_& m);
 void BindDTensorOps(py::class_<DTensor>& cls);
 void BindFactories(py::module_& m);
 void BindMeasure(py::module_& m);
+void BindOptimizers(py::module_& m);
 void BindRuntime(py::module_& m);
 
 // For functions that may wait for other ranks: they, and their threads' Python, must go on

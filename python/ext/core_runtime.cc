@@ -1,11 +1,11 @@
-// ShardedModel and optimizers, for lins.runtime.
+// ShardedModel.
 #include <torch/csrc/Exceptions.h>
 
 #include "dtensor/backward_error.h"
 #include "dtensor_args.h"
 #include "lins_policy/profile.h"
 #include "runtime/autograd_hooks.h"
-#include "runtime/optimizer.h"
+#include "runtime/sharded_model.h"
 
 namespace lins {
 namespace {
@@ -66,6 +66,12 @@ void BindModel(py::module_& m) {
       .def("zero_grad", &ShardedModel::ZeroGrad, NoGil())
       .def("clip_grad_norm", &ShardedModel::ClipGradNorm, py::arg("max_norm"), py::arg("norm_type"),
            NoGil())
+      .def("scale_gradients", &ShardedModel::ScaleGradients, py::arg("factor"), NoGil(),
+           "Multiplies the gradients of the finished step; the optimizer does it in its own pass.")
+      .def(
+          "gradients_finite",
+          [](ShardedModel& x) { return !x.GradientsReady() || x.SummarizeGradients().finite; },
+          NoGil(), "Of all ranks. Collective.")
       .def("unshard", &ShardedModel::Unshard, py::arg("units"), NoGil())
       .def("reshard", &ShardedModel::Reshard, py::arg("units"), py::arg("writeback"), NoGil())
       .def_property_readonly("mesh", [](const ShardedModel& x) { return x.mesh(); })
@@ -116,27 +122,6 @@ void BindModel(py::module_& m) {
 void BindRuntime(py::module_& m) {
   SetErrorTranslator([](const Error& e) { throw BackwardError(e); });
   BindModel(m);
-  py::class_<AdamWStep>(m, "AdamWGroup", "Hyper-parameters of one group.")
-      .def(py::init<>())
-      .def_readwrite("lr", &AdamWStep::lr)
-      .def_readwrite("beta1", &AdamWStep::beta1)
-      .def_readwrite("beta2", &AdamWStep::beta2)
-      .def_readwrite("eps", &AdamWStep::eps)
-      .def_readwrite("weight_decay", &AdamWStep::weight_decay)
-      .def_readwrite("maximize", &AdamWStep::maximize);
-  py::class_<AdamW>(m, "AdamW")
-      .def(py::init<std::shared_ptr<ShardedModel>, std::vector<AdamWStep>,
-                    const std::map<std::string, int>&>(),
-           py::arg("model"), py::arg("groups"), py::arg("group_of"))
-      .def(
-          "step",
-          [](AdamW& o, const std::vector<AdamWStep>& groups) {
-            o.groups() = groups;
-            return o.Step();
-          },
-          py::arg("groups"), NoGil(),
-          "False when a gradient was not finite and the step was skipped.")
-      .def_property_readonly("skipped_steps", &AdamW::skipped_steps);
 }
 
 }  // namespace lins

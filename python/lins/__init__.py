@@ -75,7 +75,18 @@ if importlib.util.find_spec("torch") is not None:
     from lins.description import describe
     from lins.guards import no_communication
     from lins.live import init_mesh
-    from lins.optimizers import AdamW, clip_grad_norm_
+    from lins.optimizers import (
+        SGD,
+        Adafactor,
+        Adam,
+        AdamW,
+        AdamW8bit,
+        GradScaler,
+        Lion,
+        Muon,
+        clip_grad_norm_,
+        wrap_optimizer,
+    )
     from lins.policy import Policy
     from lins.profiling.units import measure_units
     from lins.sharding import lins_shard
@@ -83,8 +94,15 @@ if importlib.util.find_spec("torch") is not None:
     from lins.watch import Watch
 
     __all__ += [
+        "SGD",
+        "Adafactor",
+        "Adam",
         "AdamW",
+        "AdamW8bit",
         "DTensor",
+        "GradScaler",
+        "Lion",
+        "Muon",
         "Policy",
         "State",
         "TraceRecord",
@@ -107,5 +125,6 @@ if importlib.util.find_spec("torch") is not None:
         "testing",
         "trace",
         "unsharded",
+        "wrap_optimizer",
         "zeros",
     ]

@@ -18,6 +18,8 @@ class State(NamedTuple):
     grad: the reduced and divided mean, after the last micro-batch of a step. Of a parameter that
     no rank
     has used: zeros, and None once clip_grad_norm_ or the optimizer has compared the ranks.
+    exp_avg to variance: what the optimizer keeps by element; the factors of Adafactor and 8-bit
+    moments are in its state_dict().
     """
 
     param: DTensor
@@ -25,6 +27,9 @@ class State(NamedTuple):
     master: DTensor | None = None
     exp_avg: DTensor | None = None
     exp_avg_sq: DTensor | None = None
+    max_exp_avg_sq: DTensor | None = None
+    momentum_buffer: DTensor | None = None
+    variance: DTensor | None = None
 
 
 def states(model: nn.Module) -> dict[str, State]:

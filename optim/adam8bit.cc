@@ -1,0 +1,190 @@
+#include "optim/adam8bit.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "mesh/error.h"
+#include "mesh/simd.h"
+#include "optim/convert.h"
+
+namespace lins {
+namespace {
+
+// A code c > 0 stands for the fp32 number of bits (c << kDrop) + base, times the block's scale.
+constexpr int kDrop = 20;
+constexpr uint32_t kSignedBase = (127 - 15) << 23, kUnsignedBase = (127 - 31) << 23;
+constexpr uint32_t kHalf = 1u << (kDrop - 1);
+
+struct Constants {
+  float decay, l2, beta1, weight1, beta2, weight2, step_size, correction2, eps;
+};
+
+[[gnu::always_inline]] inline float ScaleOf(uint8_t scale) {
+  return std::bit_cast<float>(static_cast<uint32_t>(scale) << 23);
+}
+[[gnu::always_inline]] inline float InverseOf(uint8_t scale) {
+  return std::bit_cast<float>(static_cast<uint32_t>(254 - scale) << 23);
+}
+
+// Of a block with the given largest bits: values over the scale are at most 1.875, the largest
+// code.
+uint8_t ScaleFor(uint32_t largest) {
+  const uint32_t exponent = (largest >> 23) + ((largest & 0x7fffffu) > (7u << kDrop) ? 1 : 0);
+  return static_cast<uint8_t>(std::clamp<uint32_t>(exponent, 1, 253));
+}
+
+[[gnu::always_inline]] inline float ValueOf(uint32_t code, uint32_t base, float scale) {
+  const float x = std::bit_cast<float>((code << kDrop) + base) * scale;
+  return code == 0 ? 0.0f : x;
+}
+// noise: below 2^kDrop.
+[[gnu::always_inline]] inline uint32_t SignedCode(float m, float inverse, uint32_t noise) {
+  constexpr int32_t kLeast = static_cast<int32_t>(kSignedBase + (1u << kDrop));
+  const uint32_t bits = std::bit_cast<uint32_t>(m);
+  const float x = std::fabs(m) * inverse;
+  const auto size = std::bit_cast<int32_t>(x);
+  const int32_t code = std::min(
+      (size - static_cast<int32_t>(kSignedBase) + static_cast<int32_t>(noise)) >> kDrop, 127);
+  // Below the least value: that or 0, at random.
+  const float part = x * (1 / std::bit_cast<float>(kLeast));
+  const int32_t small = part * (1u << kDrop) > static_cast<float>(noise ^ 0xfffffu) ? 1 : 0;
+  return static_cast<uint32_t>(size < kLeast ? small : code) | (bits >> 31 << 7);
+}
+[[gnu::always_inline]] inline uint32_t UnsignedCode(float v, float inverse, uint32_t noise) {
+  const float x = v * inverse;
+  const auto size = std::bit_cast<int32_t>(x);
+  const int32_t code = std::min(
+      (size - static_cast<int32_t>(kUnsignedBase) + static_cast<int32_t>(noise)) >> kDrop, 255);
+  return static_cast<uint32_t>(std::max(code, v > 0 ? 1 : 0));
+}
+
+// New moments of a block into m and v; returns the bits of the largest of each.
+LINS_SIMD void Moments(const Constants& c, int64_t n, const float* __restrict grad,
+                       const uint8_t* __restrict m8, float m_scale, const uint8_t* __restrict v8,
+                       float v_scale, float* __restrict m, float* __restrict v, int32_t* m_largest,
+                       int32_t* v_largest) {
+  int32_t largest_m = 0, largest_v = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = grad[i];
+    const float size = ValueOf(m8[i] & 127u, kSignedBase, m_scale);
+    const float old = m8[i] & 128u ? -size : size;
+    m[i] = c.beta1 * old + c.weight1 * g;
+    v[i] = c.beta2 * ValueOf(v8[i], kUnsignedBase, v_scale) + c.weight2 * g * g;
+    largest_m = std::max(largest_m, std::bit_cast<int32_t>(std::fabs(m[i])));
+    largest_v = std::max(largest_v, std::bit_cast<int32_t>(v[i]));
+  }
+  *m_largest = largest_m;
+  *v_largest = largest_v;
+}
+
+LINS_SIMD void Parameters(const Constants& c, int64_t n, float* __restrict p,
+                          const float* __restrict m, const float* __restrict v) {
+  for (int64_t i = 0; i < n; ++i) {
+    p[i] = p[i] * c.decay + c.step_size * m[i] / (std::sqrt(v[i]) * c.correction2 + c.eps);
+  }
+}
+
+LINS_SIMD void Store(int64_t n, const float* __restrict m, const float* __restrict v,
+                     float m_inverse, float v_inverse, uint32_t key, uint32_t index,
+                     uint8_t* __restrict m8, uint8_t* __restrict v8) {
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t noise = RandomBits(key, index + static_cast<uint32_t>(i));
+    m8[i] = static_cast<uint8_t>(SignedCode(m[i], m_inverse, noise >> 16 << 4));
+    v8[i] = static_cast<uint8_t>(UnsignedCode(v[i], v_inverse, (noise & 0xffffu) << 4));
+  }
+}
+
+LINS_SIMD void Decayed(float l2, int64_t n, const float* __restrict g, const float* __restrict p,
+                       float* __restrict out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = g[i] + l2 * p[i];
+}
+
+void UpdateBlock(const Constants& c, int64_t n, float* p, const float* grad, uint8_t* m8,
+                 uint8_t* m_scale, uint8_t* v8, uint8_t* v_scale, uint32_t key, int64_t index) {
+  alignas(64) float m[kQuantBlock], v[kQuantBlock], decayed[kQuantBlock];
+  if (c.l2 != 0) {
+    Decayed(c.l2, n, grad, p, decayed);
+    grad = decayed;
+  }
+  int32_t m_largest, v_largest;
+  Moments(c, n, grad, m8, ScaleOf(*m_scale), v8, ScaleOf(*v_scale), m, v, &m_largest, &v_largest);
+  Parameters(c, n, p, m, v);
+  *m_scale = ScaleFor(m_largest);
+  *v_scale = ScaleFor(v_largest);
+  Store(n, m, v, InverseOf(*m_scale), InverseOf(*v_scale), key, static_cast<uint32_t>(index), m8,
+        v8);
+}
+
+}  // namespace
+
+void Adam8bitUpdate(const AdamOptions& a, int64_t step, const Slice& s, const Moments8bit& x) {
+  LINS_CHECK(s.type == c10::ScalarType::Float && !a.amsgrad, c10::toString(s.type));
+  const double correction1 = 1 - std::pow(a.beta1, static_cast<double>(step));
+  const double correction2 = 1 - std::pow(a.beta2, static_cast<double>(step));
+  const Constants c = {static_cast<float>(a.decoupled ? 1 - a.lr * a.weight_decay : 1),
+                       static_cast<float>(a.decoupled ? 0 : a.weight_decay),
+                       static_cast<float>(a.beta1),
+                       static_cast<float>(1 - a.beta1),
+                       static_cast<float>(a.beta2),
+                       static_cast<float>(1 - a.beta2),
+                       static_cast<float>(-(a.lr / correction1)),
+                       static_cast<float>(1 / std::sqrt(correction2)),
+                       static_cast<float>(a.eps)};
+  const double scale = a.maximize ? -s.grad_scale : s.grad_scale;
+  const bool direct = s.grad_type == c10::ScalarType::Float && scale == 1;
+  const auto grad_size = static_cast<int64_t>(c10::elementSize(s.grad_type));
+  const auto copy_size = static_cast<int64_t>(c10::elementSize(s.copy_type));
+  auto* param = static_cast<float*>(s.param);
+  at::parallel_for(
+      0, (s.numel + kQuantBlock - 1) / kQuantBlock, 64, [&](int64_t first, int64_t last) {
+        alignas(64) float widened[kQuantBlock];
+        for (int64_t b = first; b < last; ++b) {
+          const int64_t at = b * kQuantBlock, n = std::min(kQuantBlock, s.numel - at);
+          const void* grad = static_cast<const char*>(s.grad) + at * grad_size;
+          if (!direct) Widen(grad, s.grad_type, n, scale, widened);
+          UpdateBlock(c, n, param + at, direct ? static_cast<const float*>(grad) : widened,
+                      x.exp_avg + at, x.exp_avg_scale + b, x.exp_avg_sq + at,
+                      x.exp_avg_sq_scale + b, s.rounding.key, s.rounding.index + at);
+          if (s.copy) {
+            // Other bits than the moments have.
+            const Rounding rounding = {s.rounding.stochastic, ~s.rounding.key,
+                                       s.rounding.index + at};
+            Narrow(param + at, n, rounding, s.copy_type,
+                   static_cast<char*>(s.copy) + at * copy_size);
+          }
+        }
+      });
+}
+
+void Dequantize(Code code, const uint8_t* codes, const uint8_t* scales, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float scale = ScaleOf(scales[i / kQuantBlock]);
+    if (code == Code::kUnsigned) {
+      out[i] = ValueOf(codes[i], kUnsignedBase, scale);
+    } else {
+      const float size = ValueOf(codes[i] & 127u, kSignedBase, scale);
+      out[i] = codes[i] & 128u ? -size : size;
+    }
+  }
+}
+
+void Quantize(Code code, const float* in, int64_t n, uint8_t* codes, uint8_t* scales) {
+  for (int64_t at = 0; at < n; at += kQuantBlock) {
+    const int64_t count = std::min(kQuantBlock, n - at);
+    uint32_t largest = 0;
+    for (int64_t i = at; i < at + count; ++i) {
+      largest = std::max(largest, std::bit_cast<uint32_t>(std::fabs(in[i])));
+    }
+    const uint8_t scale = scales[at / kQuantBlock] = ScaleFor(largest);
+    for (int64_t i = at; i < at + count; ++i) {
+      codes[i] = static_cast<uint8_t>(
+          code == Code::kSigned ? SignedCode(in[i], InverseOf(scale), kHalf)
+                                : UnsignedCode(std::max(in[i], 0.0f), InverseOf(scale), kHalf));
+    }
+  }
+}
+
+}  // namespace lins

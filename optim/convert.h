@@ -1,0 +1,35 @@
+// Blocks of values between the types of parameters and gradients. Fast loops for what is in the
+// first-level cache.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+
+#include "optim/slice.h"
+
+namespace lins {
+
+// out = scale * in, rounded once to T (float or double); `type` is in's.
+void Widen(const void* in, c10::ScalarType type, int64_t n, double scale, float* out);
+void Widen(const void* in, c10::ScalarType type, int64_t n, double scale, double* out);
+
+// out = in, rounded to nearest even, or stochastically; `type` is out's: Float, BFloat16 or Half.
+// `rounding.index` is that of in[0]. What is not finite stays so; from fp32 to Float nothing is
+// rounded.
+void Narrow(const float* in, int64_t n, const Rounding& rounding, c10::ScalarType type, void* out);
+void Narrow(const double* in, int64_t n, const Rounding& rounding, c10::ScalarType type, void* out);
+
+// A value of 32 random bits for an element: the same for the same key and index, on every machine.
+inline uint32_t RandomBits(uint32_t key, uint32_t index) {
+  // The finalizer of Chris Wellons' hash prospector ("lowbias32"), twice.
+  uint32_t x = index * 0x9e3779b9u + key;
+  x = (x ^ (x >> 16)) * 0x7feb352du;
+  x = (x ^ (x >> 15)) * 0x846ca68bu;
+  x = (x ^ (x >> 16)) + key;
+  x = (x ^ (x >> 16)) * 0x7feb352du;
+  x = (x ^ (x >> 15)) * 0x846ca68bu;
+  return x ^ (x >> 16);
+}
+
+}  // namespace lins

@@ -1,0 +1,113 @@
+#include "optim/muon.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "mesh/simd.h"
+#include "optim/blocks.h"
+
+namespace lins {
+namespace {
+
+// ATen's lerp, with its fused multiply-add: from the nearer end.
+template <typename T>
+[[gnu::always_inline]] inline T Lerp(T from, T to, T weight) {
+  return weight < T{0.5} ? std::fma(weight, to - from, from) : std::fma(weight - 1, to - from, to);
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void MomentumOf(int64_t n, T weight, T momentum, bool nesterov,
+                                              const T* __restrict g, T* __restrict b,
+                                              T* __restrict out) {
+  for (int64_t i = 0; i < n; ++i) {
+    b[i] = Lerp(b[i], g[i], weight);
+    out[i] = nesterov ? Lerp(g[i], b[i], momentum) : b[i];
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void ApplyTo(int64_t n, T decay, T scale, const T* __restrict update,
+                                           T* __restrict p) {
+  for (int64_t i = 0; i < n; ++i) p[i] = std::fma(scale, update[i], p[i] * decay);
+}
+
+#define LINS_FOR_TYPE(T)                                                                    \
+  LINS_SIMD void Momentum(int64_t n, T weight, T momentum, bool nesterov, const T* g, T* b, \
+                          T* out) {                                                         \
+    MomentumOf(n, weight, momentum, nesterov, g, b, out);                                   \
+  }                                                                                         \
+  LINS_SIMD void Apply(int64_t n, T decay, T scale, const T* update, T* p) {                \
+    ApplyTo(n, decay, scale, update, p);                                                    \
+  }
+LINS_FOR_TYPE(float)
+LINS_FOR_TYPE(double)
+#undef LINS_FOR_TYPE
+
+template <typename T>
+void MomentumFor(const MuonOptions& o, const Slice& slice, c10::BFloat16* out) {
+  ForEachBlock<T>(slice, [&](const Block<T>& b) {
+    T values[kBlock];
+    Momentum(b.numel, static_cast<T>(1 - o.momentum), static_cast<T>(o.momentum), o.nesterov,
+             b.grad, b.state[0], values);
+    Narrow(values, b.numel, {}, c10::ScalarType::BFloat16,
+           out + (b.param - static_cast<T*>(slice.param)));
+  });
+}
+
+template <typename T>
+void UpdateFor(const MuonOptions& o, double lr, const Slice& slice) {
+  ForEachBlock<T>(slice, [&](const Block<T>& b) {
+    Apply(b.numel, static_cast<T>(1 - o.lr * o.weight_decay), static_cast<T>(-lr), b.grad, b.param);
+  });
+}
+
+}  // namespace
+
+AdamOptions AdamWOf(const MuonOptions& o) {
+  return {.lr = o.lr,
+          .beta1 = o.adamw_beta1,
+          .beta2 = o.adamw_beta2,
+          .eps = o.adamw_eps,
+          .weight_decay = o.weight_decay,
+          .maximize = o.maximize};
+}
+
+void MuonMomentum(const MuonOptions& options, const Slice& given, c10::BFloat16* out) {
+  Slice slice = given;
+  slice.copy = nullptr;  // parameters are not written yet
+  if (options.maximize) slice.grad_scale = -slice.grad_scale;
+  if (slice.type == c10::ScalarType::Double) return MomentumFor<double>(options, slice, out);
+  MomentumFor<float>(options, slice, out);
+}
+
+at::Tensor NewtonSchulz(const at::Tensor& x, const MuonOptions& o) {
+  const auto [a, b, c] = o.ns_coefficients;
+  const bool tall = x.size(0) > x.size(1);
+  at::Tensor y = x.to(at::kBFloat16, /*non_blocking=*/false, /*copy=*/true);
+  if (tall) y = y.t();
+  y.div_(y.norm().clamp(o.eps));
+  for (int64_t i = 0; i < o.ns_steps; ++i) {
+    const at::Tensor gram = at::matmul(y, y.t());
+    const at::Tensor update = at::addmm(gram, gram, gram, b, c);
+    y = at::addmm(y, update, y, a);
+  }
+  return tall ? y.t() : y;
+}
+
+void MuonUpdate(const MuonOptions& o, int64_t rows, int64_t cols, const Slice& given,
+                const c10::BFloat16* update) {
+  const double ratio =
+      o.adjust == MuonOptions::Adjust::kOriginal
+          ? std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(cols)))
+          : 0.2 * std::sqrt(static_cast<double>(std::max(rows, cols)));
+  // The update takes the gradient's place in the pass.
+  Slice slice = given;
+  slice.grad = update;
+  slice.grad_type = c10::ScalarType::BFloat16;
+  slice.grad_scale = 1;
+  if (slice.type == c10::ScalarType::Double) return UpdateFor<double>(o, o.lr * ratio, slice);
+  UpdateFor<float>(o, o.lr * ratio, slice);
+}
+
+}  // namespace lins

@@ -1,0 +1,54 @@
+#include "runtime/external_optimizer.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include "absl/strings/str_cat.h"
+#include "mesh/error.h"
+
+namespace lins {
+
+ExternalOptimizer::ExternalOptimizer(std::shared_ptr<ShardedModel> model)
+    : Optimizer(std::move(model), 1, {}, /*any_device=*/true) {}
+
+ExternalOptimizer::Outcome ExternalOptimizer::BeginStep() {
+  c10::NoGradGuard no_grad;
+  const ShardedModel::GradSummary* summary = nullptr;
+  const Outcome outcome = Begin(&summary);
+  if (outcome == Outcome::kReady) {
+    model_->ApplyGradientScale();
+    used_ = summary->used;
+  }
+  return outcome;
+}
+
+std::vector<ExternalOptimizer::Part> ExternalOptimizer::Parts() const {
+  std::vector<Part> out;
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    const FlatBuffer& b = *slots_[s].buffer;
+    for (size_t i = 0; i < b.windows().size(); ++i) {
+      const Range part = b.OptimPart(i);
+      const int64_t at = part.first - b.optim_begin(), n = part.second - part.first;
+      Part p{b.windows()[i].name, b.OptimParam().narrow(0, at, n), {}};
+      if (!used_.empty() && used_[s][i]) p.grad = b.OptimGrad().narrow(0, at, n);
+      out.push_back(std::move(p));
+    }
+  }
+  return out;
+}
+
+void ExternalOptimizer::EndStep() {
+  used_.clear();
+  model_->UpdateParameters();
+}
+
+DTensor ExternalOptimizer::AsState(const std::string& name, const at::Tensor& like) const {
+  for (const Slot& slot : slots_) {
+    for (size_t i = 0; i < slot.group.size(); ++i) {
+      if (slot.buffer->windows()[i].name == name) return StatePart(slot, i, like);
+    }
+  }
+  throw Error(absl::StrCat("no parameter '", name, "' here"));
+}
+
+}  // namespace lins
