@@ -36,29 +36,38 @@ uint8_t ScaleFor(uint32_t largest) {
   return static_cast<uint8_t>(std::clamp<uint32_t>(exponent, 1, 253));
 }
 
-[[gnu::always_inline]] inline float ValueOf(uint32_t code, uint32_t base, float scale) {
-  const float x = std::bit_cast<float>((code << kDrop) + base) * scale;
-  return code == 0 ? 0.0f : x;
+// No branches below: they would keep the compiler from using vector instructions.
+[[gnu::always_inline]] inline uint32_t MaskIf(bool condition) {
+  return -static_cast<uint32_t>(condition);
+}
+[[gnu::always_inline]] inline float UnsignedValue(uint32_t code, float scale) {
+  return std::bit_cast<float>(((code << kDrop) + kUnsignedBase) & MaskIf(code != 0)) * scale;
+}
+[[gnu::always_inline]] inline float SignedValue(uint32_t code, float scale) {
+  const uint32_t size = code & 127u, sign = (code & 128u) << 24;
+  return std::bit_cast<float>((((size << kDrop) + kSignedBase) & MaskIf(size != 0)) | sign) * scale;
 }
 // noise: below 2^kDrop.
 [[gnu::always_inline]] inline uint32_t SignedCode(float m, float inverse, uint32_t noise) {
-  constexpr int32_t kLeast = static_cast<int32_t>(kSignedBase + (1u << kDrop));
-  const uint32_t bits = std::bit_cast<uint32_t>(m);
+  constexpr uint32_t kLeast = kSignedBase + (1u << kDrop);
   const float x = std::fabs(m) * inverse;
-  const auto size = std::bit_cast<int32_t>(x);
-  const int32_t code = std::min(
-      (size - static_cast<int32_t>(kSignedBase) + static_cast<int32_t>(noise)) >> kDrop, 127);
+  const uint32_t size = std::bit_cast<uint32_t>(x);
+  const uint32_t rounded = (size - kSignedBase + noise) >> kDrop;
+  const uint32_t code = rounded < 127u ? rounded : 127u;
   // Below the least value: that or 0, at random.
-  const float part = x * (1 / std::bit_cast<float>(kLeast));
-  const int32_t small = part * (1u << kDrop) > static_cast<float>(noise ^ 0xfffffu) ? 1 : 0;
-  return static_cast<uint32_t>(size < kLeast ? small : code) | (bits >> 31 << 7);
+  const float part = x * (1.0f / std::bit_cast<float>(kLeast)) * (1u << kDrop);
+  const auto draw = static_cast<float>(static_cast<int32_t>(noise ^ 0xfffffu));
+  const uint32_t small = MaskIf(size < kLeast);
+  return (code & ~small) | (static_cast<uint32_t>(part > draw) & small) |
+         (std::bit_cast<uint32_t>(m) >> 31 << 7);
 }
 [[gnu::always_inline]] inline uint32_t UnsignedCode(float v, float inverse, uint32_t noise) {
-  const float x = v * inverse;
-  const auto size = std::bit_cast<int32_t>(x);
-  const int32_t code = std::min(
-      (size - static_cast<int32_t>(kUnsignedBase) + static_cast<int32_t>(noise)) >> kDrop, 255);
-  return static_cast<uint32_t>(std::max(code, v > 0 ? 1 : 0));
+  const auto size = static_cast<int32_t>(std::bit_cast<uint32_t>(v * inverse));
+  const int32_t rounded =
+      (size - static_cast<int32_t>(kUnsignedBase) + static_cast<int32_t>(noise)) >> kDrop;
+  const auto least = static_cast<int32_t>(v > 0);  // a positive value never becomes 0
+  const int32_t code = rounded < 255 ? rounded : 255;
+  return static_cast<uint32_t>(code > least ? code : least);
 }
 
 // New moments of a block into m and v; returns the bits of the largest of each.
@@ -69,12 +78,12 @@ LINS_SIMD void Moments(const Constants& c, int64_t n, const float* __restrict gr
   int32_t largest_m = 0, largest_v = 0;
   for (int64_t i = 0; i < n; ++i) {
     const float g = grad[i];
-    const float size = ValueOf(m8[i] & 127u, kSignedBase, m_scale);
-    const float old = m8[i] & 128u ? -size : size;
-    m[i] = c.beta1 * old + c.weight1 * g;
-    v[i] = c.beta2 * ValueOf(v8[i], kUnsignedBase, v_scale) + c.weight2 * g * g;
-    largest_m = std::max(largest_m, std::bit_cast<int32_t>(std::fabs(m[i])));
-    largest_v = std::max(largest_v, std::bit_cast<int32_t>(v[i]));
+    m[i] = c.beta1 * SignedValue(m8[i], m_scale) + c.weight1 * g;
+    v[i] = c.beta2 * UnsignedValue(v8[i], v_scale) + c.weight2 * g * g;
+    const auto size_m = std::bit_cast<int32_t>(std::fabs(m[i])),
+               size_v = std::bit_cast<int32_t>(v[i]);
+    largest_m = largest_m < size_m ? size_m : largest_m;
+    largest_v = largest_v < size_v ? size_v : largest_v;
   }
   *m_largest = largest_m;
   *v_largest = largest_v;
@@ -162,12 +171,8 @@ void Adam8bitUpdate(const AdamOptions& a, int64_t step, const Slice& s, const Mo
 void Dequantize(Code code, const uint8_t* codes, const uint8_t* scales, int64_t n, float* out) {
   for (int64_t i = 0; i < n; ++i) {
     const float scale = ScaleOf(scales[i / kQuantBlock]);
-    if (code == Code::kUnsigned) {
-      out[i] = ValueOf(codes[i], kUnsignedBase, scale);
-    } else {
-      const float size = ValueOf(codes[i] & 127u, kSignedBase, scale);
-      out[i] = codes[i] & 128u ? -size : size;
-    }
+    out[i] =
+        code == Code::kUnsigned ? UnsignedValue(codes[i], scale) : SignedValue(codes[i], scale);
   }
 }
 

@@ -164,7 +164,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("changes, message", BAD, ids=[str(list(c)[0]) + m[:9] for c, m in BAD])
+@pytest.mark.parametrize("changes, message", BAD, ids=[str(next(iter(c))) + m[:9] for c, m in BAD])
 def test_what_does_not_fit_is_an_error_and_nothing_is_changed(changes, message):
     def check(mesh):
         model = lins.lins_shard(Flat(), mesh, "zero1")
