@@ -83,6 +83,7 @@ void RankContext::Remove(int id) {
   std::lock_guard lock(mutex_);
   std::erase_if(injections_, [id](const Injection& injection) { return injection.id == id; });
   std::erase_if(forbidden_, [id](const auto& f) { return f.first == id; });
+  std::erase_if(quiesce_, [id](const auto& q) { return q.first == id; });
   Update();
 }
 
@@ -91,6 +92,21 @@ int RankContext::Forbid(std::function<std::string()> where) {
   forbidden_.emplace_back(next_id_, std::move(where));
   Update();
   return next_id_++;
+}
+
+int RankContext::AddQuiesce(std::function<void()> wait) {
+  std::lock_guard lock(mutex_);
+  quiesce_.emplace_back(next_id_, std::move(wait));
+  return next_id_++;
+}
+
+void RankContext::Quiesce() const {
+  std::vector<std::function<void()>> waits;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, wait] : quiesce_) waits.push_back(wait);
+  }
+  for (const auto& wait : waits) wait();
 }
 
 void RankContext::CheckAllowed(const TraceRecord& op) const {

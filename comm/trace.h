@@ -66,6 +66,12 @@ class RankContext {
   // where(): the place in the user's program.
   int Forbid(std::function<std::string()> where);
 
+  // What works beside the rank's own thread (the streams of a sharded model) can be waited for:
+  // Quiesce calls every registered function, which returns once all that was handed over so far has
+  // run. Call it before reading a trace, for operations that were asked for but have not begun.
+  int AddQuiesce(std::function<void()> wait);
+  void Quiesce() const;
+
   // Used by Communicator.
   bool Watched() const { return watched_; }                // anything to record, inject or forbid
   std::shared_ptr<TraceRecord> Begin(TraceRecord record);  // null when nobody traces
@@ -89,6 +95,7 @@ class RankContext {
   std::vector<std::pair<int, std::vector<std::shared_ptr<TraceRecord>>>> traces_;
   std::vector<Injection> injections_;
   std::vector<std::pair<int, std::function<std::string()>>> forbidden_;
+  std::vector<std::pair<int, std::function<void()>>> quiesce_;
 };
 
 double MonotonicSeconds();

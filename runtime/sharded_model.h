@@ -40,6 +40,11 @@ struct ShardOptions {
   // Communicate while computing; false: every collective is waited for where it starts.
   bool overlap = true;
   int prefetch = 1;  // units gathered ahead
+  // With overlap: bring updated parameters to other ranks during the next forward; false: Step
+  // waits.
+  bool overlap_update = true;
+  Family family = Family::kPlanned;
+  int64_t bucket_bytes = kDefaultBucketBytes;  // of family paper's all-reduces
   // An error when ranks' initial values differ, instead of rank 0's for all.
   bool check_init = false;
   // Default: the parameter's own.
@@ -105,8 +110,8 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void Unshard(const std::vector<int>& units);
   void Reshard(const std::vector<int>& units, bool writeback);
 
-  // Every parameter by name. No communication.
-  std::vector<std::pair<std::string, ParamState>> States() const;
+  // Every parameter by name. No communication, but updates under way are waited for.
+  std::vector<std::pair<std::string, ParamState>> States();
 
   struct Memory {
     int64_t param = 0, grad = 0, optim = 0;  // persistent bytes of this rank, padding included
@@ -135,8 +140,16 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   int UnitIndex(const std::string& name) const;       // throws for a name that no unit has
   const LiveMesh& mesh() const { return mesh_; }
   const ShardOptions& options() const { return options_; }
-  // Brings the updated slices of OS into P, unit by unit in forward order, and waits.
-  void UpdateParameters();
+  // A step of an optimizer: BeginUpdate, then for every buffer in the order of TrainableBuffers:
+  // FinishUpdate of the step before (in BeginUpdate), change OS's slice, LaunchUpdate. What was
+  // updated reaches P of all ranks beside what the caller does next; who reads a parameter waits:
+  // a unit's forward, Unshard, States, FinishUpdates.
+  void BeginUpdate();
+  void LaunchUpdate(FlatBuffer& buffer);
+  // Waits for the updates of one unit, or of all.
+  void FinishUpdates(int unit);
+  void FinishUpdates();
+  bool Updating() const;
   // Communicator of all ranks for small agreements.
   Communicator& WorldComm() const;
 
@@ -164,6 +177,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
 
   LiveMesh mesh_;
   ShardOptions options_;
+  int quiesce_ = -1;  // of the rank's context
   std::shared_ptr<BufferPool> pool_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<int> reduce_order_;
@@ -184,7 +198,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   bool counts_pending_ = false;
 
   // Last: their threads end before what their tasks use.
-  std::unique_ptr<Stream> gather_stream_, reduce_stream_, update_stream_, other_stream_;
+  std::shared_ptr<Stream> gather_stream_, reduce_stream_, update_stream_, other_stream_;
 };
 
 }  // namespace lins
