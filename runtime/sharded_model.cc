@@ -10,6 +10,7 @@
 #include "comm/trace.h"
 #include "mesh/error.h"
 #include "runtime/autograd_hooks.h"
+#include "runtime/verification.h"
 
 namespace lins {
 namespace {
@@ -61,17 +62,11 @@ ShardedModel::ShardedModel(LiveMesh mesh, ShardOptions options)
       reduce_stream_(std::make_shared<Stream>(options.overlap)),
       update_stream_(std::make_shared<Stream>(options.overlap)),
       other_stream_(std::make_shared<Stream>(true)) {
-  const std::array<std::weak_ptr<Stream>, 4> streams = {gather_stream_, reduce_stream_,
-                                                        update_stream_, other_stream_};
-  quiesce_ = mesh_.world().context().AddQuiesce([streams] {
-    for (const std::weak_ptr<Stream>& weak : streams) {
-      if (const auto stream = weak.lock()) stream->Drain();
-    }
-  });
+  verification_ = std::make_unique<Verification>(*this);
 }
 
 ShardedModel::~ShardedModel() {
-  mesh_.world().context().Remove(quiesce_);
+  mesh_.world().context().Remove(executor_);
   for (Stream* s : Streams()) s->Drain();
   try {
     FinishUpdates();                 // who still holds a parameter may read it
@@ -100,7 +95,23 @@ std::shared_ptr<ShardedModel> ShardedModel::Create(LiveMesh mesh, std::vector<Un
   if (!problem.empty()) throw Error(problem);
   std::shared_ptr<ShardedModel> model(new ShardedModel(std::move(mesh), options));
   model->BuildUnits(std::move(units));
+  model->Register();
   return model;
+}
+
+void ShardedModel::Register() {
+  const std::array<std::weak_ptr<Stream>, 4> streams = {gather_stream_, reduce_stream_,
+                                                        update_stream_, other_stream_};
+  RankContext::Executor executor;
+  executor.wait = [streams] {
+    for (const std::weak_ptr<Stream>& weak : streams) {
+      if (const auto stream = weak.lock()) stream->Drain();
+    }
+  };
+  executor.compare = [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->verification_->Compare("the end", /*final=*/true);
+  };
+  executor_ = mesh_.world().context().AddExecutor(std::move(executor));
 }
 
 void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
@@ -266,6 +277,7 @@ void ShardedModel::PreForward(int u) {
   ++unit.depth;
   EnsureGathered(unit);
   FinishUpdates(u);
+  if (Verifying()) verification_->NoteParameters(u, in_backward_);
   // A forward inside a backward recomputes activations: there the next unit is the one before.
   Prefetch(u, in_backward_ ? -1 : 1);
 }
@@ -351,6 +363,7 @@ void ShardedModel::PreBackward(int u) {
   Unit& unit = *units_[u];
   unit.in_backward = true;
   EnsureGathered(unit);
+  if (Verifying()) verification_->NoteParameters(u, /*backward=*/true);
   Prefetch(u, -1);
 }
 
@@ -420,6 +433,9 @@ void ShardedModel::FinishBackward() {
     grads_ready_ = true;
     expected_ = 0;
   }
+  if (!Verifying()) return;
+  if (grads_ready_) verification_->NoteGradients();
+  verification_->Compare("the backward");
 }
 
 void ShardedModel::RecoverFromFailure() {
@@ -545,6 +561,14 @@ void ShardedModel::LaunchUpdate(FlatBuffer& buffer) {
   if (!options_.overlap_update || !options_.overlap) buffer.FinishUpdate();
 }
 
+void ShardedModel::EndUpdate() {
+  ++steps_;
+  if (!Verifying()) return;
+  FinishUpdates();
+  verification_->NoteStates();
+  verification_->Compare("the update");
+}
+
 void ShardedModel::FinishUpdates(int unit) {
   for (const auto& b : units_[unit]->buffers) b->FinishUpdate();
 }
@@ -554,6 +578,8 @@ void ShardedModel::FinishUpdates() {
     for (const auto& b : unit->buffers) b->FinishUpdate();
   }
 }
+
+bool ShardedModel::Verifying() const { return mesh_.world().context().verifying(); }
 
 bool ShardedModel::Updating() const {
   return std::any_of(units_.begin(), units_.end(), [](const auto& unit) {

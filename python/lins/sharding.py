@@ -61,8 +61,9 @@ def lins_shard(
         model: any module on the mesh's device. Its parameters become views of flat buffers.
         mesh: from lins.init_mesh, or the one that lins.testing.run passes.
         policy: a preset ("ddp", "zero1", "zero2", "zero3", "fsdp2", "hsdp", "mics:8", "zero++:8",
-            "megatron:8", "paro-nig", "paro-iig", "paro-igg"), factors ("P=1 G=4x1 OS=8x1", also "between=8x1": where P stays from a forward to its
-            backward); lins.Policy(param=, grad=, optim=) or, to solve now, without factors; or a
+            "megatron:8", "paro-nig", "paro-iig", "paro-igg"); factors ("P=1 G=4x1 OS=8x1", also
+            "between=8x1": where P stays from a forward to its backward; G may be in fewer pieces
+            than P); lins.Policy(param=, grad=, optim=) or, to solve now, without factors; or a
             lins.Plan of lins.solve(), whose profile then also chooses among collectives.
         units: what is gathered and reduced together: "block" (elements of nn.ModuleLists), "linear"
             (every nn.Linear), or a function module -> bool. What no unit holds is the root's.
