@@ -13,6 +13,7 @@ from typing import Any
 from lins.errors import LinsError
 from lins.processes import Interrupted, Place, launch
 from lins.profiling.settings import Settings as ProfileSettings
+
 from training.cluster import ClusterError, Link, leftovers, nodes
 from training.model import Shape
 from training.report import check, print_goals, print_run

@@ -18,7 +18,7 @@ class Shape:
     heads: int = 4
     hidden: int = 688
     vocabulary: int = 2048
-    seq_len: int = 128
+    seq_len: int = 192
     rows: int = 1
 
 

@@ -13,6 +13,7 @@ from lins.demo.model import build
 from lins.demo.settings import Settings
 from lins.demo.train import loss_of
 from torch import nn
+
 from training.report import Spread, spread
 
 _UNITS = 100

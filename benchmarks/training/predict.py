@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from lins import _planning
 from lins.sharding import handle_of
+
 from training.model import Llama, build, tokens
 from training.settings import Settings
 

@@ -13,6 +13,7 @@ import lins
 import torch
 import torch.distributed as dist
 from lins.processes import serve
+
 from training.candidates import Step, lins_step, torch_candidates
 from training.cluster import sent_bytes
 from training.model import tokens
