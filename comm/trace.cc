@@ -83,6 +83,7 @@ void RankContext::Remove(int id) {
   std::lock_guard lock(mutex_);
   std::erase_if(injections_, [id](const Injection& injection) { return injection.id == id; });
   std::erase_if(forbidden_, [id](const auto& f) { return f.first == id; });
+  std::erase_if(executors_, [id](const auto& e) { return e.first == id; });
   Update();
 }
 
@@ -91,6 +92,33 @@ int RankContext::Forbid(std::function<std::string()> where) {
   forbidden_.emplace_back(next_id_, std::move(where));
   Update();
   return next_id_++;
+}
+
+int RankContext::AddExecutor(Executor executor) {
+  std::lock_guard lock(mutex_);
+  executors_.emplace_back(next_id_, std::move(executor));
+  return next_id_++;
+}
+
+std::vector<RankContext::Executor> RankContext::Executors() const {
+  std::lock_guard lock(mutex_);
+  std::vector<Executor> out;
+  for (const auto& [id, executor] : executors_) out.push_back(executor);
+  return out;
+}
+
+void RankContext::Quiesce() const {
+  for (const Executor& e : Executors()) e.wait();
+}
+
+void RankContext::FinishVerifying() {
+  try {
+    for (const Executor& e : Executors()) e.compare();
+  } catch (...) {
+    StopVerifying();
+    throw;
+  }
+  StopVerifying();
 }
 
 void RankContext::CheckAllowed(const TraceRecord& op) const {

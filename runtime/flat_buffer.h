@@ -7,6 +7,9 @@
 // part (or, with a lower-precision P, a master of its own); OS's part of the gradient is a slice of
 // G's.
 //
+// While an update is on its way, the parameters of a buffer that is not cut cannot be read either:
+// from StartUpdate to FinishUpdate reading them raises, instead of giving half of each.
+//
 // Not thread safe: one rank's methods are called by one thread at a time, except those named for
 // streams.
 #pragma once
@@ -19,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/stream.h"
 #include "dtensor/live_mesh.h"
 #include "dtensor/prepared_plan.h"
 #include "lins_policy/unit_plan.h"
@@ -46,9 +50,15 @@ class FlatBuffer {
  public:
   // Collective: every rank gets rank 0's values; with check_init it is an error when they differ.
   // The cost model, if any, chooses among redistributions; it is not kept.
+  struct Options {
+    StateTypes types;
+    Family family = Family::kPlanned;
+    int64_t bucket_bytes = kDefaultBucketBytes;
+    bool check_init = false;
+    const CostModel* cost_model = nullptr;
+  };
   FlatBuffer(std::string unit, std::vector<NamedParam> params, const Policy& policy,
-             const StateTypes& types, bool check_init, const LiveMesh& mesh,
-             std::shared_ptr<BufferPool> pool, const CostModel* cost_model = nullptr);
+             const Options& options, const LiveMesh& mesh, std::shared_ptr<BufferPool> pool);
   ~FlatBuffer();
   FlatBuffer(const FlatBuffer&) = delete;
 
@@ -95,15 +105,24 @@ class FlatBuffer {
   at::Tensor OptimGrad() const;   // reduced and divided, after the last micro-batch
   std::map<std::string, at::Tensor>& optim_state() { return optim_state_; }
   const std::map<std::string, at::Tensor>& optim_state() const { return optim_state_; }
-  // Brings the updated slice into P of all ranks; for a stream; collective.
-  void Update() const;
+  // Brings the updated slice into P of all ranks, on the stream; collective. Gather comes after
+  // what was started. FinishUpdate waits and makes the parameters readable.
+  void StartUpdate(Stream& stream);
+  void FinishUpdate();
+  bool updating() const { return updating_; }
 
   const at::Tensor& param_shard() const { return param_; }
   const at::Tensor& grad_shard() const { return grad_; }
   const std::optional<at::Tensor>& master() const { return master_; }
 
  private:
+  struct Contribution;  // of a micro-batch, on its way to be reduced
   void LoadInitial(bool check_init);
+  void Show();                        // the parameters are readable
+  void Hide(const std::string& why);  // and they are not
+  void Update() const;
+  void ReducePlanned(Contribution& c, bool last) const;
+  void ReduceAsInPaper(Contribution& c, bool last) const;
   // OS's part of this rank's slot of a buffer that is split like `layout`, which OS refines.
   at::Tensor OptimSlice(const at::Tensor& slot, const Layout& layout) const;
   at::Tensor Target(size_t i);  // where gradients of parameter i are collected
@@ -117,11 +136,13 @@ class FlatBuffer {
   std::shared_ptr<BufferPool> pool_;
   UnitPlan plan_;
   // Its redistributions, as this rank carries them out.
-  std::shared_ptr<const PreparedPlan> gather_, regather_, accumulate_, reduce_, update_;
+  std::shared_ptr<const PreparedPlan> gather_, regather_, scatter_, accumulate_, reduce_, update_;
   StateTypes types_;
 
-  at::Tensor full_;   // 1-D view of the whole buffer's storage
-  at::Tensor param_;  // P: the same memory as full_ where P is not cut
+  at::Tensor full_;   // 1-D view of the storage that the parameters are views of
+  at::Tensor param_;  // P: memory that full_ shows where P is not cut
+  bool updating_ = false;
+  Event updated_;
   std::shared_ptr<BufferPool::Lease> lease_;
 
   std::shared_ptr<BufferPool::Lease> between_lease_;

@@ -49,8 +49,12 @@ bool AdamW::Step() {
     return false;
   }
   size_t i = 0;
-  for (Slot& slot : slots_) UpdateSlice(slot, summary.used.at(i++));
-  model_->UpdateParameters();
+  model_->BeginUpdate();
+  for (Slot& slot : slots_) {
+    UpdateSlice(slot, summary.used.at(i++));
+    model_->LaunchUpdate(*slot.buffer);
+  }
+  model_->EndUpdate();
   return true;
 }
 

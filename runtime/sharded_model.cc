@@ -7,15 +7,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "comm/trace.h"
 #include "mesh/error.h"
 #include "runtime/autograd_hooks.h"
+#include "runtime/verification.h"
 
 namespace lins {
 namespace {
 
 // Everything that ranks must agree on before the first collective of a unit.
 std::string Describe(const std::vector<UnitSpec>& units, const ShardOptions& o) {
-  std::string out = absl::StrCat("prefetch=", o.prefetch, " overlap=", o.overlap);
+  std::string out =
+      absl::StrCat("prefetch=", o.prefetch, " overlap=", o.overlap, " update=", o.overlap_update,
+                   " family=", FamilyName(o.family), " bucket_bytes=", o.bucket_bytes);
   const auto dtype = [&](const char* name, const std::optional<at::ScalarType>& t) {
     if (t) absl::StrAppend(&out, " ", name, "=", c10::toString(*t));
   };
@@ -54,13 +58,20 @@ StateTypes TypesOf(const at::Tensor& param, const ShardOptions& o) {
 ShardedModel::ShardedModel(LiveMesh mesh, ShardOptions options)
     : mesh_(std::move(mesh)),
       options_(options),
-      gather_stream_(std::make_unique<Stream>(options.overlap)),
-      reduce_stream_(std::make_unique<Stream>(options.overlap)),
-      update_stream_(std::make_unique<Stream>(options.overlap)),
-      other_stream_(std::make_unique<Stream>(true)) {}
+      gather_stream_(std::make_shared<Stream>(options.overlap)),
+      reduce_stream_(std::make_shared<Stream>(options.overlap)),
+      update_stream_(std::make_shared<Stream>(options.overlap)),
+      other_stream_(std::make_shared<Stream>(true)) {
+  verification_ = std::make_unique<Verification>(*this);
+}
 
 ShardedModel::~ShardedModel() {
+  mesh_.world().context().Remove(executor_);
   for (Stream* s : Streams()) s->Drain();
+  try {
+    FinishUpdates();                 // who still holds a parameter may read it
+  } catch (const std::exception&) {  // has been raised, or concerns nobody any more
+  }
 }
 
 std::shared_ptr<ShardedModel> ShardedModel::Create(LiveMesh mesh, std::vector<UnitSpec> units,
@@ -69,8 +80,11 @@ std::shared_ptr<ShardedModel> ShardedModel::Create(LiveMesh mesh, std::vector<Un
   if (units.empty()) problem = "a sharded model needs at least the root unit";
   if (options.prefetch < 0)
     problem = absl::StrCat("prefetch=", options.prefetch, " must be at least 0");
+  if (options.bucket_bytes < 1)
+    problem = absl::StrCat("bucket_bytes=", options.bucket_bytes, " must be at least 1");
   for (const UnitSpec& u : units) {
-    if (absl::Status s = ValidatePolicy(u.policy, mesh); !s.ok() && problem.empty()) {
+    const Space space = options.family == Family::kPaper ? Space::kNested : Space::kFull;
+    if (absl::Status s = ValidatePolicy(u.policy, mesh, space); !s.ok() && problem.empty()) {
       problem = absl::StrCat("unit '", u.name, "': ", s.message());
     }
   }
@@ -81,7 +95,23 @@ std::shared_ptr<ShardedModel> ShardedModel::Create(LiveMesh mesh, std::vector<Un
   if (!problem.empty()) throw Error(problem);
   std::shared_ptr<ShardedModel> model(new ShardedModel(std::move(mesh), options));
   model->BuildUnits(std::move(units));
+  model->Register();
   return model;
+}
+
+void ShardedModel::Register() {
+  const std::array<std::weak_ptr<Stream>, 4> streams = {gather_stream_, reduce_stream_,
+                                                        update_stream_, other_stream_};
+  RankContext::Executor executor;
+  executor.wait = [streams] {
+    for (const std::weak_ptr<Stream>& weak : streams) {
+      if (const auto stream = weak.lock()) stream->Drain();
+    }
+  };
+  executor.compare = [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->verification_->Compare("the end", /*final=*/true);
+  };
+  executor_ = mesh_.world().context().AddExecutor(std::move(executor));
 }
 
 void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
@@ -105,10 +135,12 @@ void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
       it->push_back(std::move(p));
     }
     for (auto& params : classes) {
-      const StateTypes types = TypesOf(params[0].param, options_);
-      unit.buffers.push_back(std::make_unique<FlatBuffer>(
-          unit.name.empty() ? "root" : unit.name, std::move(params), specs[u].policy, types,
-          options_.check_init, mesh_, pool_, options_.cost_model.get()));
+      const FlatBuffer::Options options{TypesOf(params[0].param, options_), options_.family,
+                                        options_.bucket_bytes, options_.check_init,
+                                        options_.cost_model.get()};
+      unit.buffers.push_back(std::make_unique<FlatBuffer>(unit.name.empty() ? "root" : unit.name,
+                                                          std::move(params), specs[u].policy,
+                                                          options, mesh_, pool_));
       if (unit.buffers.back()->trainable())
         WatchGradients(static_cast<int>(u), *unit.buffers.back());
     }
@@ -127,7 +159,7 @@ std::string ShardedModel::Collectives() const {
       const UnitPlan& p = b->plan();
       absl::StrAppend(&out, b->unit(), ":");
       for (const RedistributionPlan* r :
-           {&p.gather, &p.regather, &p.accumulate, &p.reduce, &p.update}) {
+           {&p.gather, &p.regather, &p.scatter, &p.accumulate, &p.reduce, &p.update}) {
         for (const Step& s : r->steps) {
           absl::StrAppend(&out, " ", StepKindName(s.kind), "(", mesh_.AxesToString(s.axes), ")");
         }
@@ -155,6 +187,7 @@ void ShardedModel::ConnectGroups() {
       connect(b->plan().gather, Role::kGather);
       connect(b->plan().regather, Role::kGather);
       if (!b->trainable()) continue;
+      connect(b->plan().scatter, Role::kReduce);
       connect(b->plan().accumulate, Role::kReduce);
       connect(b->plan().reduce, Role::kReduce);
       connect(b->plan().update, Role::kUpdate);
@@ -243,6 +276,8 @@ void ShardedModel::PreForward(int u) {
   Unit& unit = *units_[u];
   ++unit.depth;
   EnsureGathered(unit);
+  FinishUpdates(u);
+  if (Verifying()) verification_->NoteParameters(u, in_backward_);
   // A forward inside a backward recomputes activations: there the next unit is the one before.
   Prefetch(u, in_backward_ ? -1 : 1);
 }
@@ -328,6 +363,7 @@ void ShardedModel::PreBackward(int u) {
   Unit& unit = *units_[u];
   unit.in_backward = true;
   EnsureGathered(unit);
+  if (Verifying()) verification_->NoteParameters(u, /*backward=*/true);
   Prefetch(u, -1);
 }
 
@@ -397,10 +433,16 @@ void ShardedModel::FinishBackward() {
     grads_ready_ = true;
     expected_ = 0;
   }
+  if (!Verifying()) return;
+  if (grads_ready_) verification_->NoteGradients();
+  verification_->Compare("the backward");
 }
 
 void ShardedModel::RecoverFromFailure() {
   for (Stream* s : Streams()) s->Reset();
+  for (const auto& unit : units_) {
+    for (const auto& b : unit->buffers) b->FinishUpdate();
+  }
   reductions_.clear();
   counts_pending_ = false;
   in_backward_ = false;
@@ -484,6 +526,7 @@ void ShardedModel::Unshard(const std::vector<int>& list) {
   for (int u : list) {
     ++units_[u]->pins;
     EnsureGathered(*units_[u]);
+    FinishUpdates(u);
   }
 }
 
@@ -501,16 +544,48 @@ void ShardedModel::Reshard(const std::vector<int>& list, bool writeback) {
   }
 }
 
-void ShardedModel::UpdateParameters() {
+// --- Updating
+
+void ShardedModel::BeginUpdate() {
   for (const auto& unit : units_) {
     // What was gathered for a backward that did not come is out of date from here on.
     unit->uses = 0;
     ReleaseIfIdle(*unit);
     for (const auto& b : unit->buffers) b->DropBetween();
   }
-  Event done;
-  for (FlatBuffer* b : TrainableBuffers()) done = update_stream_->Run([b] { b->Update(); });
-  done.Wait();
+  FinishUpdates();
+}
+
+void ShardedModel::LaunchUpdate(FlatBuffer& buffer) {
+  buffer.StartUpdate(*update_stream_);
+  if (!options_.overlap_update || !options_.overlap) buffer.FinishUpdate();
+}
+
+void ShardedModel::EndUpdate() {
+  ++steps_;
+  if (!Verifying()) return;
+  FinishUpdates();
+  verification_->NoteStates();
+  verification_->Compare("the update");
+}
+
+void ShardedModel::FinishUpdates(int unit) {
+  for (const auto& b : units_[unit]->buffers) b->FinishUpdate();
+}
+
+void ShardedModel::FinishUpdates() {
+  for (const auto& unit : units_) {
+    for (const auto& b : unit->buffers) b->FinishUpdate();
+  }
+}
+
+bool ShardedModel::Verifying() const { return mesh_.world().context().verifying(); }
+
+bool ShardedModel::Updating() const {
+  return std::any_of(units_.begin(), units_.end(), [](const auto& unit) {
+    return std::any_of(unit->buffers.begin(), unit->buffers.end(),
+                       [](const auto& b) { return b->updating(); });
+  });
 }
 
 Communicator& ShardedModel::WorldComm() const { return mesh_.world().Everyone(Role::kOther); }

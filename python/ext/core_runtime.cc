@@ -40,9 +40,13 @@ void BindModel(py::module_& m) {
   py::class_<ShardedModel, std::shared_ptr<ShardedModel>>(m, "ShardedModel")
       .def(py::init([](const LiveMesh& mesh, const py::list& units, bool overlap, int prefetch,
                        bool check_init, const py::object& param_dtype, const py::object& grad_dtype,
-                       const py::object& reduce_dtype, const std::optional<Profile>& profile) {
+                       const py::object& reduce_dtype, const std::optional<Profile>& profile,
+                       bool overlap_update, const std::string& family, int64_t bucket_bytes) {
              ShardOptions o;
              o.overlap = overlap;
+             o.overlap_update = overlap_update;
+             o.family = ValueOrThrow(ParseFamily(family));
+             o.bucket_bytes = bucket_bytes;
              o.prefetch = prefetch;
              o.check_init = check_init;
              o.param_dtype = OptionalDtype(param_dtype);
@@ -55,7 +59,8 @@ void BindModel(py::module_& m) {
            }),
            py::arg("mesh"), py::arg("units"), py::arg("overlap"), py::arg("prefetch"),
            py::arg("check_init"), py::arg("param_dtype"), py::arg("grad_dtype"),
-           py::arg("reduce_dtype"), py::arg("profile"))
+           py::arg("reduce_dtype"), py::arg("profile"), py::arg("overlap_update"),
+           py::arg("family"), py::arg("bucket_bytes"))
       .def("pre_forward", &ShardedModel::PreForward, NoGil())
       .def("post_forward", &ShardedModel::PostForward, NoGil())
       .def("enter_unit", &ShardedModel::EnterUnit, NoGil())
@@ -64,6 +69,19 @@ void BindModel(py::module_& m) {
            py::arg("divisor"), NoGil())
       .def("end_micro_batch", &ShardedModel::EndMicroBatch, NoGil())
       .def("zero_grad", &ShardedModel::ZeroGrad, NoGil())
+      .def(
+          "finish_updates",
+          [](ShardedModel& x, std::optional<int> unit) {
+            if (unit) {
+              x.FinishUpdates(*unit);
+            } else {
+              x.FinishUpdates();
+            }
+            return x.Updating();
+          },
+          py::arg("unit") = py::none(), NoGil(),
+          "Waits for updates under way, of one unit or all; returns whether others are.")
+      .def_property_readonly("updating", &ShardedModel::Updating)
       .def("clip_grad_norm", &ShardedModel::ClipGradNorm, py::arg("max_norm"), py::arg("norm_type"),
            NoGil())
       .def("unshard", &ShardedModel::Unshard, py::arg("units"), NoGil())
@@ -71,9 +89,14 @@ void BindModel(py::module_& m) {
       .def_property_readonly("mesh", [](const ShardedModel& x) { return x.mesh(); })
       .def_property_readonly("gradients_ready", &ShardedModel::GradientsReady)
       .def("states",
-           [](const ShardedModel& x) {
+           [](ShardedModel& x) {
+             std::vector<std::pair<std::string, ParamState>> states;
+             {
+               py::gil_scoped_release no_gil;
+               states = x.States();
+             }
              py::list out;
-             for (const auto& [name, s] : x.States()) {
+             for (const auto& [name, s] : states) {
                py::dict d;
                d["param"] = s.param;
                d["grad"] = Optional(s.grad);

@@ -80,6 +80,7 @@ if importlib.util.find_spec("torch") is not None:
     from lins.profiling.units import measure_units
     from lins.sharding import lins_shard
     from lins.tracing import TraceRecord, trace
+    from lins.verification import verify
     from lins.watch import Watch
 
     __all__ += [
@@ -107,5 +108,6 @@ if importlib.util.find_spec("torch") is not None:
         "testing",
         "trace",
         "unsharded",
+        "verify",
         "zeros",
     ]

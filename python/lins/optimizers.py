@@ -86,6 +86,7 @@ class AdamW(torch.optim.Optimizer):
                 "step skipped on every rank: a gradient is not finite (%d so far)",
                 self.skipped_steps,
             )
+        self._handle.updates.started()
         return loss
 
     def state_dict(self) -> dict[str, Any]:

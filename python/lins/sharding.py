@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from lins import _core, _planning
 from lins.errors import LinsError, LinsValueError
+from lins.pending import Updates, await_updates
 from lins.policy import Policy, resolve
 
 UnitRule = str | Callable[[nn.Module], bool]
@@ -24,6 +25,7 @@ class Handle:
         self.core = core
         self.names = names
         self.unit_of: dict[int, int] = {}  # id(parameter) -> unit
+        self.updates = Updates(core)
 
 
 def handle_of(model: nn.Module) -> Handle:
@@ -51,20 +53,23 @@ def lins_shard(
     reduce_dtype: torch.dtype | None = None,
     init: str = "broadcast",
     cast_inputs: bool = True,
+    overlap_update: bool = True,
 ) -> nn.Module:
     """Places the states of a model's parameters over a mesh; returns the same module.
 
     Args:
         model: any module on the mesh's device. Its parameters become views of flat buffers.
         mesh: from lins.init_mesh, or the one that lins.testing.run passes.
-        policy: a preset ("ddp", "zero1", "zero2", "zero3", "fsdp2", "hsdp", "mics:8", "zero++:8"),
-            factors ("P=1 G=4x1 OS=8x1", also "between=8x1": where P stays from a forward to its
-            backward); lins.Policy(param=, grad=, optim=) or, to solve now, without factors; or a
+        policy: a preset ("ddp", "zero1", "zero2", "zero3", "fsdp2", "hsdp", "mics:8", "zero++:8",
+            "megatron:8", "paro-nig", "paro-iig", "paro-igg"); factors ("P=1 G=4x1 OS=8x1", also
+            "between=8x1": where P stays from a forward to its backward; G may be in fewer pieces
+            than P); lins.Policy(param=, grad=, optim=) or, to solve now, without factors; or a
             lins.Plan of lins.solve(), whose profile then also chooses among collectives.
         units: what is gathered and reduced together: "block" (elements of nn.ModuleLists), "linear"
             (every nn.Linear), or a function module -> bool. What no unit holds is the root's.
         family: "planned": each state moves by the redistribution of fewest received bytes, or
-            with a Plan of the least time.
+            with a Plan of the least time. "paper": gradients by bucketed all-reduces of which a
+            rank keeps its part, updated parameters by broadcasts from their owners.
         overlap: communicate while computing.
         prefetch: how many units are gathered ahead; default: as many as the plan counts on, or 1.
         param_dtype: of P, e.g. torch.bfloat16; masters stay fp32. Default: as the parameter is.
@@ -72,6 +77,8 @@ def lins_shard(
         reduce_dtype: in which gradients are sent. Default: grad_dtype.
         init: "broadcast" gives every rank rank 0's values; "check" raises when ranks differ.
         cast_inputs: with param_dtype, cast floating-point inputs of units to it.
+        overlap_update: with overlap, updated parameters travel during the next forward; False:
+            the optimizer's step waits for them.
 
     Collective: every rank passes the same. Gradients become the mean over ranks and micro-batches.
 
@@ -112,6 +119,9 @@ def lins_shard(
         grad_dtype=grad_dtype,
         reduce_dtype=reduce_dtype,
         profile=resolved.profile,
+        overlap_update=overlap_update,
+        family=resolved.family,
+        bucket_bytes=resolved.bucket_bytes,
     )
     handle = Handle(core, names)
     _share_buffers(model, mesh)
@@ -122,6 +132,14 @@ def lins_shard(
             handle.unit_of[id(p)] = index
         _hook(core, index, module, cast)
     model._lins_handle = handle
+    if overlap and overlap_update:
+        whole = {unit for unit, p, trainable in core.plans() if trainable and not p.gather.steps}
+        names_of_units = [name or "root" for name, _, _ in plan]
+        await_updates(
+            model,
+            handle.updates,
+            {i: u for i, u in handle.unit_of.items() if names_of_units[u] in whole},
+        )
     return model
 
 
