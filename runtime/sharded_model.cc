@@ -120,6 +120,7 @@ void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
     Unit& unit = *units_.back();
     unit.name = specs[u].name;
     if (specs[u].materialize) {
+      for (NamedParam& p : specs[u].params) p.param.reset();  // so that it may be replaced
       const std::vector<at::Tensor> real = specs[u].materialize();
       LINS_CHECK(real.size() == specs[u].params.size(), real.size(), " tensors for unit ",
                  unit.name);
