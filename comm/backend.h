@@ -20,6 +20,8 @@ class Pending {
   virtual bool Done() = 0;
 };
 
+// `info` tells whom an operation serves: transports that see what other ranks call refuse to pair
+// operations of different units.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -27,14 +29,18 @@ class Backend {
   virtual c10::DeviceType device() const { return c10::DeviceType::CPU; }
   // Each call starts the operation and returns at once where the transport can.
   virtual std::unique_ptr<Pending> AllGather(const at::Tensor& out, const at::Tensor& in,
-                                             const Counts& counts) = 0;
+                                             const Counts& counts, const OpInfo& info) = 0;
   virtual std::unique_ptr<Pending> ReduceScatter(const at::Tensor& out, const at::Tensor& in,
-                                                 ReduceOp op, const Counts& counts) = 0;
-  virtual std::unique_ptr<Pending> AllReduce(const at::Tensor& inout, ReduceOp op) = 0;
+                                                 ReduceOp op, const Counts& counts,
+                                                 const OpInfo& info) = 0;
+  virtual std::unique_ptr<Pending> AllReduce(const at::Tensor& inout, ReduceOp op,
+                                             const OpInfo& info) = 0;
   virtual std::unique_ptr<Pending> AllToAll(const at::Tensor& out, const at::Tensor& in,
-                                            const Counts& out_counts, const Counts& in_counts) = 0;
-  virtual std::unique_ptr<Pending> Broadcast(const at::Tensor& inout, int64_t root) = 0;
-  virtual std::unique_ptr<Pending> Barrier() = 0;
+                                            const Counts& out_counts, const Counts& in_counts,
+                                            const OpInfo& info) = 0;
+  virtual std::unique_ptr<Pending> Broadcast(const at::Tensor& inout, int64_t root,
+                                             const OpInfo& info) = 0;
+  virtual std::unique_ptr<Pending> Barrier(const OpInfo& info) = 0;
 };
 
 }  // namespace lins

@@ -88,7 +88,7 @@ class C10dBackend : public Backend {
   c10::DeviceType device() const override { return device_; }
 
   std::unique_ptr<Pending> AllGather(const at::Tensor& out, const at::Tensor& in,
-                                     const Counts& counts) override {
+                                     const Counts& counts, const OpInfo&) override {
     at::NoGradGuard no_grad;
     at::Tensor to = out.detach().view(-1), from = in.detach().view(-1);
     if (Equal(counts)) return Start(group_->_allgather_base(to, from));
@@ -98,7 +98,7 @@ class C10dBackend : public Backend {
   }
 
   std::unique_ptr<Pending> ReduceScatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op,
-                                         const Counts& counts) override {
+                                         const Counts& counts, const OpInfo&) override {
     at::NoGradGuard no_grad;
     at::Tensor to = out.detach().view(-1), from = in.detach().view(-1);
     c10d::ReduceScatterOptions options;
@@ -121,7 +121,7 @@ class C10dBackend : public Backend {
     });
   }
 
-  std::unique_ptr<Pending> AllReduce(const at::Tensor& inout, ReduceOp op) override {
+  std::unique_ptr<Pending> AllReduce(const at::Tensor& inout, ReduceOp op, const OpInfo&) override {
     at::NoGradGuard no_grad;
     std::vector<at::Tensor> tensors = {inout.detach().view(-1)};
     c10d::AllreduceOptions options;
@@ -130,14 +130,16 @@ class C10dBackend : public Backend {
   }
 
   std::unique_ptr<Pending> AllToAll(const at::Tensor& out, const at::Tensor& in,
-                                    const Counts& out_counts, const Counts& in_counts) override {
+                                    const Counts& out_counts, const Counts& in_counts,
+                                    const OpInfo&) override {
     at::NoGradGuard no_grad;
     at::Tensor to = out.detach().view(-1), from = in.detach().view(-1);
     std::vector<int64_t> outs = out_counts, ins = in_counts;
     return Start(group_->alltoall_base(to, from, outs, ins));
   }
 
-  std::unique_ptr<Pending> Broadcast(const at::Tensor& inout, int64_t root) override {
+  std::unique_ptr<Pending> Broadcast(const at::Tensor& inout, int64_t root,
+                                     const OpInfo&) override {
     at::NoGradGuard no_grad;
     std::vector<at::Tensor> tensors = {inout.detach().view(-1)};
     c10d::BroadcastOptions options;
@@ -145,7 +147,7 @@ class C10dBackend : public Backend {
     return Start(group_->broadcast(tensors, options));
   }
 
-  std::unique_ptr<Pending> Barrier() override {
+  std::unique_ptr<Pending> Barrier(const OpInfo&) override {
     std::vector<at::Tensor> tensors = {at::zeros({1}, at::TensorOptions(device_))};
     return Start(group_->allreduce(tensors), [token = tensors[0]] { (void)token.cpu(); });
   }

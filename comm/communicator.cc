@@ -184,8 +184,8 @@ Work Communicator::AllGather(const at::Tensor& out, const at::Tensor& in, const 
   }
   if (size() == 1) return Copy(out, in), Work();
   return Start("all_gather", info, Bytes(out), Bytes(out) - Bytes(in),
-               [backend = backend_.get(), out, in, all = std::move(all)] {
-                 return backend->AllGather(out, in, all);
+               [backend = backend_.get(), out, in, all = std::move(all), info] {
+                 return backend->AllGather(out, in, all, info);
                });
 }
 
@@ -207,8 +207,8 @@ Work Communicator::ReduceScatter(const at::Tensor& out, const at::Tensor& in, Re
   }
   if (size() == 1) return Copy(out, in), Work();
   return Start("reduce_scatter", info, Bytes(in), (size() - 1) * Bytes(out),
-               [backend = backend_.get(), out, in, op, all = std::move(all)] {
-                 return backend->ReduceScatter(out, in, op, all);
+               [backend = backend_.get(), out, in, op, all = std::move(all), info] {
+                 return backend->ReduceScatter(out, in, op, all, info);
                });
 }
 
@@ -220,9 +220,10 @@ Work Communicator::AllReduce(const at::Tensor& inout, ReduceOp op, const OpInfo&
   if (size() == 1) return Work();
   const int64_t n = inout.numel(), chunk = (n + size() - 1) / size();
   const int64_t own = std::clamp<int64_t>(n - index_ * chunk, 0, chunk);
-  return Start("all_reduce", info, Bytes(inout),
-               ((size() - 1) * own + n - own) * static_cast<int64_t>(inout.element_size()),
-               [backend = backend_.get(), inout, op] { return backend->AllReduce(inout, op); });
+  return Start(
+      "all_reduce", info, Bytes(inout),
+      ((size() - 1) * own + n - own) * static_cast<int64_t>(inout.element_size()),
+      [backend = backend_.get(), inout, op, info] { return backend->AllReduce(inout, op, info); });
 }
 
 Work Communicator::AllToAll(const at::Tensor& out, const at::Tensor& in, const Counts& out_counts,
@@ -238,9 +239,8 @@ Work Communicator::AllToAll(const at::Tensor& out, const at::Tensor& in, const C
   if (size() == 1) return Copy(out, in), Work();
   const int64_t others = out.numel() - outs[index_];
   return Start("all_to_all", info, Bytes(in), others * static_cast<int64_t>(out.element_size()),
-               [backend = backend_.get(), out, in, outs = std::move(outs), ins = std::move(ins)] {
-                 return backend->AllToAll(out, in, outs, ins);
-               });
+               [backend = backend_.get(), out, in, outs = std::move(outs), ins = std::move(ins),
+                info] { return backend->AllToAll(out, in, outs, ins, info); });
 }
 
 Work Communicator::Broadcast(const at::Tensor& inout, int64_t root, const OpInfo& info) {
@@ -251,12 +251,15 @@ Work Communicator::Broadcast(const at::Tensor& inout, int64_t root, const OpInfo
   }
   if (size() == 1) return Work();
   return Start("broadcast", info, Bytes(inout), root == index_ ? 0 : Bytes(inout),
-               [backend = backend_.get(), inout, root] { return backend->Broadcast(inout, root); });
+               [backend = backend_.get(), inout, root, info] {
+                 return backend->Broadcast(inout, root, info);
+               });
 }
 
 Work Communicator::Barrier(const OpInfo& info) {
   if (size() == 1) return Work();
-  return Start("barrier", info, 0, 0, [backend = backend_.get()] { return backend->Barrier(); });
+  return Start("barrier", info, 0, 0,
+               [backend = backend_.get(), info] { return backend->Barrier(info); });
 }
 
 }  // namespace lins

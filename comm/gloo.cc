@@ -112,10 +112,10 @@ class GlooBackend : public Backend {
         progress_(std::make_shared<ProgressThread>(timeout)) {}
 
   std::unique_ptr<Pending> AllGather(const at::Tensor& out, const at::Tensor& in,
-                                     const Counts& counts) override {
+                                     const Counts& counts, const OpInfo& info) override {
     const std::vector<int64_t> offsets = Offsets(counts);
     const at::Tensor to = Flat(out), from = Flat(in);
-    auto task = NewTask<MoveTask>(kAllGather);
+    auto task = NewTask<MoveTask>(kAllGather, info);
     EachPeer([&](int64_t peer, int64_t) { task->wire.Send(from, 0, counts[index_], peer); });
     EachPeer(
         [&](int64_t, int64_t peer) { task->wire.Recv(to, offsets[peer], counts[peer], peer); });
@@ -124,18 +124,19 @@ class GlooBackend : public Backend {
   }
 
   std::unique_ptr<Pending> ReduceScatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op,
-                                         const Counts& counts) override {
-    auto task = NewReduce(kReduceScatter, Flat(in), op, counts);
+                                         const Counts& counts, const OpInfo& info) override {
+    auto task = NewReduce(kReduceScatter, Flat(in), op, counts, info);
     task->out = Flat(out);
     return MakePending(std::move(task), progress_, /*background=*/!Small(in));
   }
 
-  std::unique_ptr<Pending> AllReduce(const at::Tensor& inout, ReduceOp op) override {
+  std::unique_ptr<Pending> AllReduce(const at::Tensor& inout, ReduceOp op,
+                                     const OpInfo& info) override {
     const at::Tensor flat = Flat(inout);
     const int64_t k = size(), n = flat.numel();
     if (Small(flat)) {
       // What goes out is a copy: the sum overwrites the tensor while messages may be under way.
-      auto task = NewTask<ReduceTask>(kAllReduce + static_cast<int>(op));
+      auto task = NewTask<ReduceTask>(kAllReduce + static_cast<int>(op), info);
       task->staging = pool_->Take(k * n * flat.element_size());
       const at::Tensor slots = Typed(task->staging, k * n, flat.scalar_type());
       CopyElements(slots, index_ * n, flat, 0, n);
@@ -153,7 +154,7 @@ class GlooBackend : public Backend {
     Counts counts(k);
     for (int64_t r = 0; r < k; ++r) counts[r] = std::clamp<int64_t>(n - r * chunk, 0, chunk);
     const std::vector<int64_t> offsets = Offsets(counts);
-    auto task = NewReduce(kAllReduce, flat, op, counts);
+    auto task = NewReduce(kAllReduce, flat, op, counts, info);
     task->out = flat;
     task->out_offset = offsets[index_];
     // A peer sends a reduced segment only after it has read this rank's contribution to it, so that
@@ -170,10 +171,11 @@ class GlooBackend : public Backend {
   }
 
   std::unique_ptr<Pending> AllToAll(const at::Tensor& out, const at::Tensor& in,
-                                    const Counts& out_counts, const Counts& in_counts) override {
+                                    const Counts& out_counts, const Counts& in_counts,
+                                    const OpInfo& info) override {
     const std::vector<int64_t> outs = Offsets(out_counts), ins = Offsets(in_counts);
     const at::Tensor to = Flat(out), from = Flat(in);
-    auto task = NewTask<MoveTask>(kAllToAll);
+    auto task = NewTask<MoveTask>(kAllToAll, info);
     EachPeer(
         [&](int64_t peer, int64_t) { task->wire.Send(from, ins[peer], in_counts[peer], peer); });
     EachPeer(
@@ -182,9 +184,10 @@ class GlooBackend : public Backend {
     return MakePending(std::move(task), progress_, /*background=*/false);
   }
 
-  std::unique_ptr<Pending> Broadcast(const at::Tensor& inout, int64_t root) override {
+  std::unique_ptr<Pending> Broadcast(const at::Tensor& inout, int64_t root,
+                                     const OpInfo& info) override {
     const at::Tensor flat = Flat(inout);
-    auto task = NewTask<MoveTask>(kBroadcast);
+    auto task = NewTask<MoveTask>(kBroadcast, info);
     if (index_ == root) {
       EachPeer([&](int64_t peer, int64_t) { task->wire.Send(flat, 0, flat.numel(), peer); });
     } else {
@@ -193,9 +196,9 @@ class GlooBackend : public Backend {
     return MakePending(std::move(task), progress_, /*background=*/false);
   }
 
-  std::unique_ptr<Pending> Barrier() override {
+  std::unique_ptr<Pending> Barrier(const OpInfo& info) override {
     const at::Tensor tokens = at::zeros({size()}, at::kByte);
-    auto task = NewTask<MoveTask>(kBarrier);
+    auto task = NewTask<MoveTask>(kBarrier, info);
     EachPeer([&](int64_t peer, int64_t) { task->wire.Send(tokens, index_, 1, peer); });
     EachPeer([&](int64_t, int64_t peer) { task->wire.Recv(tokens, peer, 1, peer); });
     return MakePending(std::move(task), progress_, /*background=*/false);
@@ -216,11 +219,19 @@ class GlooBackend : public Backend {
 
   enum Kind { kAllGather, kAllToAll, kBroadcast, kBarrier, kAllReduce, kReduceScatter = 16 };
 
-  // kind: what all ranks must call alike. For reductions the operation is added.
+  // kind: what all ranks must call alike, and for the same unit. For reductions the operation is
+  // added.
   template <typename T>
-  std::shared_ptr<T> NewTask(int kind) {
+  std::shared_ptr<T> NewTask(int kind, const OpInfo& info) {
     tag_ = (tag_ + 2) & 0x1ffff;  // every operation has the tags of two phases
-    return std::make_shared<T>(group_, ranks_, tag_, kind);
+    return std::make_shared<T>(group_, ranks_, tag_, kind + UnitKind(info.unit));
+  }
+
+  // The same on all ranks and in all builds.
+  static int UnitKind(const std::string& unit) {
+    uint32_t hash = 2166136261u;  // FNV-1a
+    for (const char c : unit) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+    return static_cast<int>(hash % 8191) * 32;
   }
 
   static bool Small(const at::Tensor& tensor) {
@@ -234,12 +245,12 @@ class GlooBackend : public Backend {
   }
 
   // A reduction of parts of `in`: all its messages up to the sums are posted.
-  std::shared_ptr<ReduceTask> NewReduce(Kind kind, at::Tensor in, ReduceOp op,
-                                        const Counts& counts) {
+  std::shared_ptr<ReduceTask> NewReduce(Kind kind, at::Tensor in, ReduceOp op, const Counts& counts,
+                                        const OpInfo& info) {
     const std::vector<int64_t> offsets = Offsets(counts);
     const int64_t n = counts[index_], size = in.element_size(), slots = counts.size() - 1;
     const int64_t most = std::max<int64_t>(1, *std::max_element(counts.begin(), counts.end()));
-    auto task = NewTask<ReduceTask>(kind + static_cast<int>(op));
+    auto task = NewTask<ReduceTask>(kind + static_cast<int>(op), info);
     task->pool = pool_;
     task->staging = pool_->Take(slots * n * size);
     task->n = n;

@@ -15,25 +15,28 @@ class PostedBackend : public Backend {
 
   c10::DeviceType device() const override { return backend_->device(); }
   std::unique_ptr<Pending> AllGather(const at::Tensor& out, const at::Tensor& in,
-                                     const Counts& counts) override {
-    return Post([=, this] { return backend_->AllGather(out, in, counts); });
+                                     const Counts& counts, const OpInfo& info) override {
+    return Post([=, this] { return backend_->AllGather(out, in, counts, info); });
   }
   std::unique_ptr<Pending> ReduceScatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op,
-                                         const Counts& counts) override {
-    return Post([=, this] { return backend_->ReduceScatter(out, in, op, counts); });
+                                         const Counts& counts, const OpInfo& info) override {
+    return Post([=, this] { return backend_->ReduceScatter(out, in, op, counts, info); });
   }
-  std::unique_ptr<Pending> AllReduce(const at::Tensor& inout, ReduceOp op) override {
-    return Post([=, this] { return backend_->AllReduce(inout, op); });
+  std::unique_ptr<Pending> AllReduce(const at::Tensor& inout, ReduceOp op,
+                                     const OpInfo& info) override {
+    return Post([=, this] { return backend_->AllReduce(inout, op, info); });
   }
   std::unique_ptr<Pending> AllToAll(const at::Tensor& out, const at::Tensor& in,
-                                    const Counts& out_counts, const Counts& in_counts) override {
-    return Post([=, this] { return backend_->AllToAll(out, in, out_counts, in_counts); });
+                                    const Counts& out_counts, const Counts& in_counts,
+                                    const OpInfo& info) override {
+    return Post([=, this] { return backend_->AllToAll(out, in, out_counts, in_counts, info); });
   }
-  std::unique_ptr<Pending> Broadcast(const at::Tensor& inout, int64_t root) override {
-    return Post([=, this] { return backend_->Broadcast(inout, root); });
+  std::unique_ptr<Pending> Broadcast(const at::Tensor& inout, int64_t root,
+                                     const OpInfo& info) override {
+    return Post([=, this] { return backend_->Broadcast(inout, root, info); });
   }
-  std::unique_ptr<Pending> Barrier() override {
-    return Post([this] { return backend_->Barrier(); });
+  std::unique_ptr<Pending> Barrier(const OpInfo& info) override {
+    return Post([=, this] { return backend_->Barrier(info); });
   }
 
  private:

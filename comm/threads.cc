@@ -107,28 +107,39 @@ class ThreadsBackend : public Backend {
       : group_(std::move(group)), index_(index) {}
 
   std::unique_ptr<Pending> AllGather(const at::Tensor& out, const at::Tensor& in,
-                                     const Counts& counts) override {
-    return Post({.op = "all_gather", .out = out, .in = in, .in_counts = counts});
+                                     const Counts& counts, const OpInfo& info) override {
+    return Post({.op = "all_gather", .unit = info.unit, .out = out, .in = in, .in_counts = counts});
   }
   std::unique_ptr<Pending> ReduceScatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op,
-                                         const Counts& counts) override {
-    return Post({.op = "reduce_scatter", .out = out, .in = in, .reduce = op, .in_counts = counts});
+                                         const Counts& counts, const OpInfo& info) override {
+    return Post({.op = "reduce_scatter",
+                 .unit = info.unit,
+                 .out = out,
+                 .in = in,
+                 .reduce = op,
+                 .in_counts = counts});
   }
-  std::unique_ptr<Pending> AllReduce(const at::Tensor& inout, ReduceOp op) override {
-    return Post({.op = "all_reduce", .out = inout, .in = inout, .reduce = op});
+  std::unique_ptr<Pending> AllReduce(const at::Tensor& inout, ReduceOp op,
+                                     const OpInfo& info) override {
+    return Post({.op = "all_reduce", .unit = info.unit, .out = inout, .in = inout, .reduce = op});
   }
   std::unique_ptr<Pending> AllToAll(const at::Tensor& out, const at::Tensor& in,
-                                    const Counts& out_counts, const Counts& in_counts) override {
+                                    const Counts& out_counts, const Counts& in_counts,
+                                    const OpInfo& info) override {
     return Post({.op = "all_to_all",
+                 .unit = info.unit,
                  .out = out,
                  .in = in,
                  .in_counts = in_counts,
                  .out_counts = out_counts});
   }
-  std::unique_ptr<Pending> Broadcast(const at::Tensor& inout, int64_t root) override {
-    return Post({.op = "broadcast", .out = inout, .in = inout, .root = root});
+  std::unique_ptr<Pending> Broadcast(const at::Tensor& inout, int64_t root,
+                                     const OpInfo& info) override {
+    return Post({.op = "broadcast", .unit = info.unit, .out = inout, .in = inout, .root = root});
   }
-  std::unique_ptr<Pending> Barrier() override { return Post({.op = "barrier"}); }
+  std::unique_ptr<Pending> Barrier(const OpInfo& info) override {
+    return Post({.op = "barrier", .unit = info.unit});
+  }
 
  private:
   std::unique_ptr<Pending> Post(ThreadsCall call) {

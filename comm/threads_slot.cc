@@ -30,7 +30,7 @@ int64_t Numel(const at::Tensor& tensor) { return tensor.defined() ? tensor.numel
 
 // Whether two ranks can take part in one operation with these arguments.
 bool Match(const ThreadsCall& a, const ThreadsCall& b) {
-  if (a.op != b.op || a.reduce != b.reduce || a.root != b.root) return false;
+  if (a.op != b.op || a.unit != b.unit || a.reduce != b.reduce || a.root != b.root) return false;
   if (a.in.defined() && a.in.scalar_type() != b.in.scalar_type()) return false;
   if (a.op == "all_to_all") return true;  // the counts of each pair are compared by Execute
   if (a.op == "all_gather") return a.in_counts == b.in_counts;
@@ -40,8 +40,10 @@ bool Match(const ThreadsCall& a, const ThreadsCall& b) {
 }  // namespace
 
 std::string ThreadsCall::ToString() const {
-  if (!in.defined()) return std::string(op);
-  std::string text = absl::StrCat(op, " of ", Numel(op == "all_gather" ? out : in), " ",
+  const std::string name =
+      unit.empty() ? std::string(op) : absl::StrCat(op, " for unit '", unit, "'");
+  if (!in.defined()) return name;
+  std::string text = absl::StrCat(name, " of ", Numel(op == "all_gather" ? out : in), " ",
                                   c10::toString(in.scalar_type()));
   if (op == "reduce_scatter" || op == "all_reduce") {
     absl::StrAppend(&text, " with ", ReduceOpName(reduce));

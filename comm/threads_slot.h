@@ -16,6 +16,7 @@ namespace lins {
 // Tensors are held by value: a rank that gives up leaves them alive for the others.
 struct ThreadsCall {
   absl::string_view op;
+  std::string unit{};
   at::Tensor out{}, in{};
   ReduceOp reduce = ReduceOp::kSum;
   int64_t root = 0;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "comm/stream.h"
 #include "mesh/error.h"
 
 namespace lins {
@@ -55,6 +56,8 @@ std::vector<TraceRecord> RankContext::Trace(int id) const {
     records.reserve(trace.size());
     for (const auto& record : trace) records.push_back(*record);
   }
+  std::stable_sort(records.begin(), records.end(),
+                   [](const TraceRecord& a, const TraceRecord& b) { return a.issue < b.issue; });
   return records;
 }
 
@@ -83,6 +86,7 @@ void RankContext::Remove(int id) {
   std::lock_guard lock(mutex_);
   std::erase_if(injections_, [id](const Injection& injection) { return injection.id == id; });
   std::erase_if(forbidden_, [id](const auto& f) { return f.first == id; });
+  std::erase_if(executors_, [id](const auto& e) { return e.first == id; });
   Update();
 }
 
@@ -91,6 +95,33 @@ int RankContext::Forbid(std::function<std::string()> where) {
   forbidden_.emplace_back(next_id_, std::move(where));
   Update();
   return next_id_++;
+}
+
+int RankContext::AddExecutor(Executor executor) {
+  std::lock_guard lock(mutex_);
+  executors_.emplace_back(next_id_, std::move(executor));
+  return next_id_++;
+}
+
+std::vector<RankContext::Executor> RankContext::Executors() const {
+  std::lock_guard lock(mutex_);
+  std::vector<Executor> out;
+  for (const auto& [id, executor] : executors_) out.push_back(executor);
+  return out;
+}
+
+void RankContext::Quiesce() const {
+  for (const Executor& e : Executors()) e.wait();
+}
+
+void RankContext::FinishVerifying() {
+  try {
+    for (const Executor& e : Executors()) e.compare();
+  } catch (...) {
+    StopVerifying();
+    throw;
+  }
+  StopVerifying();
 }
 
 void RankContext::CheckAllowed(const TraceRecord& op) const {
@@ -109,6 +140,7 @@ void RankContext::CheckAllowed(const TraceRecord& op) const {
 std::shared_ptr<TraceRecord> RankContext::Begin(TraceRecord record) {
   std::lock_guard lock(mutex_);
   if (traces_.empty()) return nullptr;
+  record.issue = IssueNumber();
   auto shared = std::make_shared<TraceRecord>(std::move(record));
   for (auto& [id, trace] : traces_) trace.push_back(shared);
   return shared;

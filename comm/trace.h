@@ -29,6 +29,7 @@ struct TraceRecord {
   double start = 0, end = 0;  // seconds of a monotonic clock; end = 0 while in flight
   int64_t sequence = 0;       // number of the operation within its communicator, from 0
   int64_t rank = 0;
+  int64_t issue = 0;  // IssueNumber
 };
 
 // Matches operations for injection; empty strings match everything.
@@ -53,7 +54,8 @@ class RankContext {
 
   // Recording: records of every operation begun between StartTrace and StopTrace(id). Nestable.
   int StartTrace();
-  std::vector<TraceRecord> Trace(int id) const;  // so far, in order of their start
+  // So far, in the order in which the rank's own thread asked for them: the same on all ranks.
+  std::vector<TraceRecord> Trace(int id) const;
   void StopTrace(int id);
 
   // Injection, for tests. A delay holds the operation back without holding up its caller; a failure
@@ -65,6 +67,22 @@ class RankContext {
   // From now on, and until Remove(id), beginning a collective throws an Error that ends in
   // where(): the place in the user's program.
   int Forbid(std::function<std::string()> where);
+
+  // What works for this rank beside its own thread (the streams of a sharded model).
+  struct Executor {
+    std::function<void()> wait;     // returns once all that was handed over so far has run
+    std::function<void()> compare;  // compares what it has noted while verifying; collective
+  };
+  int AddExecutor(Executor executor);  // until Remove(id)
+  // Waits for all executors: before reading a trace, for operations that were asked for but have
+  // not begun.
+  void Quiesce() const;
+  // Verification: executors compare what must be equal among ranks. Every rank starts and stops it;
+  // FinishVerifying lets the executors compare what is left. Nestable.
+  void StartVerifying() { ++verifying_; }
+  void StopVerifying() { --verifying_; }
+  void FinishVerifying();
+  bool verifying() const { return verifying_ > 0; }
 
   // Used by Communicator.
   bool Watched() const { return watched_; }                // anything to record, inject or forbid
@@ -82,6 +100,7 @@ class RankContext {
     std::string failure;
   };
   void Update();  // watched_, under the mutex
+  std::vector<Executor> Executors() const;
 
   mutable std::mutex mutex_;
   std::atomic<bool> watched_ = false;
@@ -89,6 +108,8 @@ class RankContext {
   std::vector<std::pair<int, std::vector<std::shared_ptr<TraceRecord>>>> traces_;
   std::vector<Injection> injections_;
   std::vector<std::pair<int, std::function<std::string()>>> forbidden_;
+  std::vector<std::pair<int, Executor>> executors_;
+  std::atomic<int> verifying_ = 0;
 };
 
 double MonotonicSeconds();

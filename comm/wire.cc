@@ -28,7 +28,8 @@ std::string Readable(std::string message) {
   }
   if (absl::StrContains(message, "imed out")) {
     absl::StrAppend(&message,
-                    "; that rank is late, or calls another operation, size or type in this place");
+                    "; that rank is late, or calls another operation, or for another unit, size or "
+                    "type, in this place");
   } else if (absl::StrContains(message, "by peer")) {
     absl::StrAppend(&message, "; that rank has ended, or given up waiting: see its own error");
   }

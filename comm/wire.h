@@ -23,8 +23,8 @@ class Deadline {
 
 // Messages of no elements are not sent: both sides know the counts. Peers are indices of the group.
 // A message is only received by an operation of the same number (tag, less than 2^17, and phase)
-// and kind, as one of the same type and size: ranks that disagree wait for each other until the
-// deadline.
+// and kind (operation and unit), as one of the same type and size: ranks that disagree wait for
+// each other until the deadline.
 class Wire {
  public:
   Wire(c10::intrusive_ptr<c10d::Backend> group, std::vector<int64_t> ranks, int tag, int kind);

@@ -13,7 +13,8 @@ namespace {
 
 constexpr char kGrammar[] =
     "legal are a preset (ddp, zero1, zero2, zero3, fsdp2, hsdp, mics:<ranks>, zero++:<ranks>, "
-    "paro-nig, paro-iig, paro-igg) or 'P=.. G=.. OS=..' with numbers like 8 or GPUs x nodes like "
+    "megatron:<ranks>, paro-nig, paro-iig, paro-igg) or 'P=.. G=.. OS=..' with numbers like 8 or "
+    "GPUs x nodes like "
     "8x2";
 
 // Axis sizes in the order of factors.
@@ -60,7 +61,7 @@ absl::StatusOr<Policy> Preset(absl::string_view name, const Mesh& mesh) {
   const std::pair<absl::string_view, absl::string_view> split =
       absl::StrSplit(name, absl::MaxSplits(':', 1));
   const Factors one(mesh.ndim(), 1), all(mesh.shape().rbegin(), mesh.shape().rend());
-  if (split.first == "mics" || split.first == "zero++") {
+  if (split.first == "mics" || split.first == "zero++" || split.first == "megatron") {
     int64_t pieces;
     if (!absl::SimpleAtoi(split.second, &pieces)) {
       return InvalidArgument("'", name, "': ", split.first,
@@ -68,7 +69,10 @@ absl::StatusOr<Policy> Preset(absl::string_view name, const Mesh& mesh) {
                              ":8");
     }
     LINS_ASSIGN_OR_RETURN(const Factors f, SpreadFactor(pieces, mesh));
-    return split.first == "mics" ? Policy{f, f, f, {}} : Policy{all, all, all, f};
+    if (split.first == "mics") return Policy{f, f, f, {}};
+    // Megatron's distributed optimizer over a part of the ranks: one instance of it in each.
+    if (split.first == "megatron") return Policy{one, one, f, {}};
+    return Policy{all, all, all, f};
   }
   if (name == "ddp") return Policy{one, one, one, {}};
   if (name == "zero1") return Policy{one, one, all, {}};
@@ -241,8 +245,8 @@ std::vector<Policy> LegalPolicies(const Mesh& mesh, Space space) {
 }
 
 std::vector<std::string> PresetNames() {
-  return {"ddp",    "zero1",    "zero2",    "zero3",    "fsdp2",   "hsdp",
-          "mics:8", "zero++:8", "paro-nig", "paro-iig", "paro-igg"};
+  return {"ddp",    "zero1",    "zero2",      "zero3",    "fsdp2",    "hsdp",
+          "mics:8", "zero++:8", "megatron:8", "paro-nig", "paro-iig", "paro-igg"};
 }
 
 }  // namespace lins

@@ -2,7 +2,7 @@
 // legal.
 //
 //   Policy p = *ParsePolicy("P=1 G=4x1 OS=8x1", mesh);    // or a preset: "zero3", "hsdp",
-//   "mics:8", "zero++:8", "paro-nig"
+//   "mics:8", "zero++:8", "megatron:8", "paro-nig"
 //
 // Factors are written fastest axis first, `4x1` = 4 GPUs of a node x 1 node. A single number is
 // spread along the chain: 16 on nodes of 8 GPUs is 8x2. Legal plans keep P <= G <= OS in each

@@ -25,17 +25,6 @@ int64_t GatherBytes(int64_t v, int64_t k) { return v / k * (k - 1); }
 
 }  // namespace
 
-absl::StatusOr<Family> ParseFamily(absl::string_view name) {
-  for (const Family f : {Family::kPlanned, Family::kPaper}) {
-    if (FamilyName(f) == name) return f;
-  }
-  return InvalidArgument("unknown family '", name, "': legal are 'planned' and 'paper'");
-}
-
-absl::string_view FamilyName(Family family) {
-  return family == Family::kPlanned ? "planned" : "paper";
-}
-
 Pricer::Pricer(Mesh mesh, const Profile* profile, const StateSizes& sizes, Family family,
                int64_t bucket_bytes)
     : mesh_(std::move(mesh)),

@@ -24,10 +24,6 @@
 
 namespace lins {
 
-enum class Family { kPlanned, kPaper };
-absl::StatusOr<Family> ParseFamily(absl::string_view name);
-absl::string_view FamilyName(Family family);
-
 // One of each, of one copy of the unit. Everything but `once` happens in every micro-batch.
 template <typename T>
 struct Moments {

@@ -9,6 +9,15 @@
 //   accumulate  +sum(all) -> G +sum(rest)    after the backward of each micro-batch
 //   reduce      G +sum(rest) -> OS           after the last micro-batch, once per step
 //   update      OS -> P                      after the optimizer
+//
+// That is the family `planned`, whose redistributions are the cheapest there are. In the family
+// `paper` (Lins, IWQoS 2024) a gradient is first scattered over P's pieces, then summed by
+// all-reduces of which a rank keeps its part, and the owners of OS broadcast their slots:
+//
+//   scatter     +sum(all) -> P +sum(rest)    after the backward of each micro-batch
+//   accumulate  P +sum(rest) -> G +sum(..)   after each but the last: all-reduce, select and drop
+//   reduce      P +sum(rest) -> OS           after the last, the accumulated gradient added before
+//   update      OS -> P                      one broadcast from each owner within a piece of P
 #pragma once
 
 #include <cstdint>
@@ -27,6 +36,14 @@ struct StateSizes {
   int64_t moments = 8;  // of the optimizer, Adam: two times fp32
 };
 
+// By which collectives states move.
+enum class Family { kPlanned, kPaper };
+absl::StatusOr<Family> ParseFamily(absl::string_view name);
+absl::string_view FamilyName(Family family);
+
+// The paper's bucket: all-reduces are of at most so many bytes.
+constexpr int64_t kDefaultBucketBytes = 512LL << 20;
+
 // Where the states of one flat buffer are. Its shape is {total}.
 struct UnitLayouts {
   Layout whole;  // every rank has all of it
@@ -34,13 +51,18 @@ struct UnitLayouts {
   Layout between;       // of P from the end of a forward to the backward
   Layout contribution;  // +sum over all ranks: what a backward leaves
   Layout grad;          // split like G, +sum over the other axes
+  Layout piece;         // split like P, +sum over the other axes
 };
 
 struct UnitPlan {
   Policy policy;
+  Family family;
+  int64_t bucket_bytes;                              // of family paper
   int64_t total;                                     // padded elements
   Layout param, optim, between, contribution, grad;  // as in UnitLayouts
-  RedistributionPlan gather, regather, accumulate, reduce, update;
+  // scatter: of family paper, where P is cut. The steps of an update of family paper are all
+  // broadcasts from OS to P, one for each owner; received bytes leave out a rank's own.
+  RedistributionPlan gather, regather, scatter, accumulate, reduce, update;
 };
 
 // The axes of a state along the shard chain: the mesh's axes fastest first, cut wherever one of the
@@ -54,11 +76,12 @@ int64_t PaddedTotal(int64_t numel, const Mesh& mesh);
 // The policy's layouts on a buffer of `total` elements; the policy is valid.
 UnitLayouts MakeUnitLayouts(const Policy& policy, int64_t total, const Mesh& mesh);
 
-// The redistributions are the cheapest by options.cost_model, or by bytes without one. G may be cut
-// into fewer pieces than P.
+// Planned: the redistributions are the cheapest by options.cost_model, or by bytes without one. G
+// may be cut into fewer pieces than P, but not in family paper.
 absl::StatusOr<UnitPlan> MakeUnitPlan(const Policy& policy, int64_t numel, const Mesh& mesh,
-                                      const StateSizes& sizes = {},
-                                      const PlanOptions& options = {});
+                                      const StateSizes& sizes = {}, const PlanOptions& options = {},
+                                      Family family = Family::kPlanned,
+                                      int64_t bucket_bytes = kDefaultBucketBytes);
 
 // What a rank keeps between steps, in bytes, padding included.
 struct StateBytes {

@@ -87,7 +87,7 @@ double Adafactor::Weight(const Slot& slot, size_t window) const {
                   groups_[slot.group[window]].beta2_decay);
 }
 
-void Adafactor::BeginUpdate(const ShardedModel::GradSummary& summary) {
+void Adafactor::UpdateTogether(const ShardedModel::GradSummary& summary) {
   for (const auto& team : teams_) {
     AddSquareSums(team, summary);
     AddUpdateSquares(team, summary);

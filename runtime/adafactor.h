@@ -22,7 +22,7 @@ class Adafactor : public Optimizer {
 
  protected:
   void Check() const override { CheckCount(groups_.size()); }
-  void BeginUpdate(const ShardedModel::GradSummary& summary) override;
+  void UpdateTogether(const ShardedModel::GradSummary& summary) override;
   void UpdateRun(Slot&, const Run&) override {}
   void UpdateSlice(Slot& slot, const Used& used) override;
   std::vector<std::pair<std::string, DTensor>> Export(const Slot& slot,

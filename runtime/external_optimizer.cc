@@ -16,6 +16,7 @@ ExternalOptimizer::Outcome ExternalOptimizer::BeginStep() {
   const ShardedModel::GradSummary* summary = nullptr;
   const Outcome outcome = Begin(&summary);
   if (outcome == Outcome::kReady) {
+    model_->BeginUpdate();
     model_->ApplyGradientScale();
     used_ = summary->used;
   }
@@ -39,7 +40,8 @@ std::vector<ExternalOptimizer::Part> ExternalOptimizer::Parts() const {
 
 void ExternalOptimizer::EndStep() {
   used_.clear();
-  model_->UpdateParameters();
+  for (Slot& slot : slots_) model_->LaunchUpdate(*slot.buffer);
+  model_->EndUpdate();
 }
 
 DTensor ExternalOptimizer::AsState(const std::string& name, const at::Tensor& like) const {

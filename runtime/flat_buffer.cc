@@ -9,7 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/execute.h"
+#include "dtensor/staged.h"
 #include "mesh/error.h"
+#include "runtime/paper_steps.h"
 
 namespace lins {
 namespace {
@@ -36,34 +38,32 @@ std::vector<NamedParam> AlignedFirst(std::vector<NamedParam> params) {
   return params;
 }
 
-// The elements of windows that were not written, padding included, as runs.
-template <typename Fn>
-void ForEachUnwritten(const std::vector<Window>& windows, const std::vector<bool>& written,
-                      int64_t total, Fn fn) {
-  for (size_t i = 0; i < windows.size(); ++i) {
-    if (!written[i]) fn(windows[i].offset, windows[i].numel);
-  }
-  const int64_t end = windows.empty() ? 0 : windows.back().offset + windows.back().numel;
-  if (end < total) fn(end, total - end);
-}
-
 }  // namespace
 
 FlatBuffer::FlatBuffer(std::string unit, std::vector<NamedParam> params, const Policy& policy,
-                       const StateTypes& types, bool check_init, const LiveMesh& mesh,
-                       std::shared_ptr<BufferPool> pool, const CostModel* cost_model)
+                       const Options& options, const LiveMesh& mesh,
+                       std::shared_ptr<BufferPool> pool)
     : unit_(std::move(unit)),
       trainable_(params.at(0).param.requires_grad()),
       numel_(TotalNumel(params)),
       mesh_(mesh),
       pool_(std::move(pool)),
-      plan_(ValueOrThrow(MakeUnitPlan(policy, numel_, mesh, Sizes(types), {cost_model, {}}))),
-      gather_(PreparedPlan::Create(plan_.gather, mesh, Role::kGather, unit_)),
-      regather_(PreparedPlan::Create(plan_.regather, mesh, Role::kGather, unit_)),
-      accumulate_(PreparedPlan::Create(plan_.accumulate, mesh, Role::kReduce, unit_)),
-      reduce_(PreparedPlan::Create(plan_.reduce, mesh, Role::kReduce, unit_)),
-      update_(PreparedPlan::Create(plan_.update, mesh, Role::kUpdate, unit_)),
-      types_(types) {
+      plan_(ValueOrThrow(MakeUnitPlan(policy, numel_, mesh, Sizes(options.types),
+                                      {options.cost_model, {}}, options.family,
+                                      options.bucket_bytes))),
+      types_(options.types) {
+  const auto prepare = [&](const RedistributionPlan& plan, Role role) {
+    return PreparedPlan::Create(plan, mesh_, role, unit_);
+  };
+  gather_ = prepare(plan_.gather, Role::kGather);
+  regather_ = prepare(plan_.regather, Role::kGather);
+  if (plan_.family == Family::kPaper) {  // whose sums and broadcasts are in paper_steps.h
+    scatter_ = prepare(plan_.scatter, Role::kReduce);
+  } else {
+    accumulate_ = prepare(plan_.accumulate, Role::kReduce);
+    reduce_ = prepare(plan_.reduce, Role::kReduce);
+    update_ = prepare(plan_.update, Role::kUpdate);
+  }
   c10::NoGradGuard no_grad;
   int64_t offset = 0;
   for (NamedParam& p : AlignedFirst(std::move(params))) {
@@ -77,7 +77,7 @@ FlatBuffer::FlatBuffer(std::string unit, std::vector<NamedParam> params, const P
   const Range os = plan_.optim.RangesOf(mesh_.rank())[0];
   optim_begin_ = os.first;
   optim_numel_ = os.second - os.first;
-  LoadInitial(check_init);
+  LoadInitial(options.check_init);
 }
 
 FlatBuffer::~FlatBuffer() = default;
@@ -113,19 +113,13 @@ void FlatBuffer::LoadInitial(bool check_init) {
   if (types_.master != types_.param && trainable_) {
     master_ = whole.narrow(0, optim_begin_, optim_numel_).to(types_.master).clone();
   }
+  param_ = NeedsGather() ? values.narrow(0, p.first, p.second - p.first).clone() : values;
   const size_t nbytes = total * values.element_size();
-  if (!NeedsGather()) {
-    full_ = values;
-    param_ = full_;
-  } else {
-    param_ = values.narrow(0, p.first, p.second - p.first).clone();
-    auto storage =
-        c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), nbytes,
-                                              at::DataPtr(nullptr, device), /*allocator=*/nullptr,
-                                              /*resizable=*/false);
-    full_ =
-        at::empty({0}, values.options()).set_(c10::Storage(std::move(storage)), 0, {total}, {1});
-  }
+  auto storage =
+      c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), nbytes,
+                                            at::DataPtr(nullptr, device), /*allocator=*/nullptr,
+                                            /*resizable=*/false);
+  full_ = at::empty({0}, values.options()).set_(c10::Storage(std::move(storage)), 0, {total}, {1});
   for (size_t i = 0; i < windows_.size(); ++i) {
     const bool requires_grad = params_[i].requires_grad();
     at::Tensor view = at::empty({0}, full_.options());
@@ -134,15 +128,36 @@ void FlatBuffer::LoadInitial(bool check_init) {
     params_[i].set_data(view);
     params_[i].set_requires_grad(requires_grad);
   }
-  if (NeedsGather()) ReleaseMemory();
+  if (NeedsGather()) {
+    ReleaseMemory();
+  } else {
+    Show();
+  }
+}
+
+void FlatBuffer::Show() {
+  c10::StorageImpl* storage = full_.storage().unsafeGetStorageImpl();
+  storage->clear_data_ptr_access_error_msg_();
+  if (lease_) {
+    storage->set_data_ptr_noswap(at::DataPtr(lease_->data(), full_.device()));
+  } else if (plan_.total > 0) {  // what reads them keeps the memory
+    storage->set_data_ptr_noswap(at::DataPtr(
+        param_.mutable_data_ptr(), new at::Tensor(param_),
+        [](void* tensor) { delete static_cast<at::Tensor*>(tensor); }, full_.device()));
+  }
+}
+
+void FlatBuffer::Hide(const std::string& why) {
+  c10::StorageImpl* storage = full_.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(at::DataPtr(nullptr, full_.device()));
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      absl::StrCat("lins: the parameters of unit '", unit_, "' ", why));
 }
 
 void FlatBuffer::TakeMemory() {
   LINS_CHECK(NeedsGather() && !lease_, "memory of unit ", unit_, " is taken twice");
   lease_ = pool_->Acquire(plan_.total * full_.element_size());
-  c10::StorageImpl* storage = full_.storage().unsafeGetStorageImpl();
-  storage->clear_data_ptr_access_error_msg_();
-  storage->set_data_ptr_noswap(at::DataPtr(lease_->data(), full_.device()));
+  Show();
 }
 
 void FlatBuffer::KeepBetween() {
@@ -154,6 +169,7 @@ void FlatBuffer::KeepBetween() {
 }
 
 void FlatBuffer::Gather() const {
+  updated_.Wait();
   if (between_lease_) {
     const at::Tensor piece =
         between_lease_->As(full_.scalar_type(), plan_.between.LocalNumel(mesh_.rank()));
@@ -164,13 +180,12 @@ void FlatBuffer::Gather() const {
 }
 
 void FlatBuffer::ReleaseMemory() {
-  c10::StorageImpl* storage = full_.storage().unsafeGetStorageImpl();
-  storage->set_data_ptr_noswap(at::DataPtr(nullptr, full_.device()));
-  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(absl::StrCat(
-      "lins: the parameters of unit '", unit_, "' are cut over ", Product(plan_.policy.param),
-      " ranks and not gathered now. They are complete while the unit computes; to read or write "
-      "them elsewhere "
-      "use `with lins.unsharded(module):`, to see this rank's part `lins.states(model)`"));
+  Hide(absl::StrCat(
+      "are cut over ", Product(plan_.policy.param),
+      " ranks and not gathered now. They are complete while the unit computes; to "
+      "read or write them elsewhere use `with lins.unsharded(module):`, to compute with "
+      "them in a method other than forward `lins.register_forward_method(module, "
+      "name)`, to see this rank's part `lins.states(model)`"));
   lease_.reset();
 }
 
@@ -225,64 +240,6 @@ void FlatBuffer::AddGradient(size_t i, const at::Tensor& grad) {
   arrived_[i] = used_[i] = true;
 }
 
-std::function<void()> FlatBuffer::FinishMicroBatch(bool last, double divisor) {
-  if (windows_.empty()) return [] {};
-  Target(0);  // a rank without gradients contributes zeros
-  struct Task {
-    std::shared_ptr<BufferPool::Lease> lease;
-    at::Tensor bucket;
-    std::vector<bool> written;
-    bool accumulating;
-  };
-  auto task = std::make_shared<Task>();
-  const bool cut = bucket_.defined();
-  // G without cuts keeps what earlier micro-batches wrote.
-  task->written = cut ? arrived_ : used_;
-  task->lease = std::move(bucket_lease_);
-  task->bucket = std::move(bucket_);
-  task->accumulating = accumulating_;
-  bucket_lease_.reset();
-  bucket_ = at::Tensor();
-  std::fill(arrived_.begin(), arrived_.end(), false);
-  accumulating_ = true;
-  return [this, task, last, divisor, cut] {
-    const auto zero = [&](const at::Tensor& t) {
-      ForEachUnwritten(windows_, task->written, plan_.total,
-                       [&](int64_t at, int64_t n) { t.narrow(0, at, n).zero_(); });
-    };
-    if (cut) {
-      zero(task->bucket);
-      // Straight into G where it is empty and of the dtype that is sent.
-      const bool direct = !task->accumulating && types_.grad == types_.reduce;
-      std::shared_ptr<BufferPool::Lease> staging;
-      at::Tensor piece = grad_;
-      if (!direct) {
-        staging = pool_->Acquire(grad_.numel() * c10::elementSize(types_.reduce));
-        piece = staging->As(types_.reduce, grad_.numel());
-      }
-      Execute(*accumulate_, task->bucket, piece);
-      task->bucket = at::Tensor();
-      task->lease.reset();
-      if (task->accumulating) {
-        grad_.add_(piece);
-      } else if (!direct) {
-        grad_.copy_(piece);
-      }
-    } else if (last) {
-      zero(grad_);
-    }
-    if (!last) return;
-    const at::Tensor mine = OptimGrad();
-    if (types_.grad == types_.reduce || plan_.reduce.steps.empty()) {
-      Execute(*reduce_, grad_, mine);
-    } else {
-      const at::Tensor sent = grad_.to(types_.reduce);
-      mine.copy_(Execute(*reduce_, sent));
-    }
-    if (divisor != 1) mine.div_(divisor);
-  };
-}
-
 at::Tensor FlatBuffer::OptimSlice(const at::Tensor& slot, const Layout& layout) const {
   const int64_t begin = layout.RangesOf(mesh_.rank())[0].first;
   return slot.narrow(0, optim_numel_ ? optim_begin_ - begin : 0, optim_numel_);
@@ -310,12 +267,43 @@ at::Tensor FlatBuffer::OptimCopy() const {
   return OptimSlice(param_, plan_.param);
 }
 
-void FlatBuffer::Update() const {
-  c10::NoGradGuard no_grad;
-  const at::Tensor slice = OptimSlice(param_, plan_.param);
-  if (master_ && !copied_) slice.copy_(*master_);
+void FlatBuffer::StartUpdate(Lanes& lanes) {
+  const bool copies = master_ && !copied_;
   copied_ = false;
-  Execute(*update_, slice, param_);
+  if (!trainable_ || (!copies && plan_.update.steps.empty())) return;
+  if (!NeedsGather()) {
+    Hide(
+        "are being updated: this module's next forward waits for that, so does reading them "
+        "through their module (module.weight) or `with lins.unsharded(module):`");
+  }
+  std::vector<Stage> stages;
+  const at::Tensor slice = OptimSlice(param_, plan_.param);
+  if (copies) stages.push_back({{}, [slice, master = *master_] { slice.copy_(master); }});
+  if (plan_.family == Family::kPaper && !plan_.update.steps.empty()) {
+    stages.push_back({mesh_.Group(plan_.update.steps[0].axes, mesh_.rank()),
+                      [this] { BroadcastSlots(plan_.update, param_, mesh_, unit_); }});
+  } else if (plan_.family == Family::kPlanned) {
+    AddStages(
+        update_,
+        [this, slice] {
+          return StagedTensors{slice, param_};
+        },
+        stages);
+  }
+  updating_ = true;
+  updated_ = lanes.Run(std::move(stages)).back();
+}
+
+void FlatBuffer::FinishUpdate() {
+  if (!updating_) return;
+  updating_ = false;
+  try {
+    updated_.Wait();
+  } catch (...) {
+    if (!NeedsGather()) Show();
+    throw;
+  }
+  if (!NeedsGather()) Show();
 }
 
 }  // namespace lins

@@ -7,6 +7,9 @@
 // part (or, with a lower-precision P, a master of its own); OS's part of the gradient is a slice of
 // G's.
 //
+// While an update is on its way, the parameters of a buffer that is not cut cannot be read either:
+// from StartUpdate to FinishUpdate reading them raises, instead of giving half of each.
+//
 // Not thread safe: one rank's methods are called by one thread at a time, except those named for
 // streams.
 #pragma once
@@ -19,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/lanes.h"
 #include "dtensor/live_mesh.h"
 #include "dtensor/prepared_plan.h"
 #include "lins_policy/unit_plan.h"
@@ -53,9 +57,15 @@ class FlatBuffer {
  public:
   // Collective: every rank gets rank 0's values; with check_init it is an error when they differ.
   // The cost model, if any, chooses among redistributions; it is not kept.
+  struct Options {
+    StateTypes types;
+    Family family = Family::kPlanned;
+    int64_t bucket_bytes = kDefaultBucketBytes;
+    bool check_init = false;
+    const CostModel* cost_model = nullptr;
+  };
   FlatBuffer(std::string unit, std::vector<NamedParam> params, const Policy& policy,
-             const StateTypes& types, bool check_init, const LiveMesh& mesh,
-             std::shared_ptr<BufferPool> pool, const CostModel* cost_model = nullptr);
+             const Options& options, const LiveMesh& mesh, std::shared_ptr<BufferPool> pool);
   ~FlatBuffer();
   FlatBuffer(const FlatBuffer&) = delete;
 
@@ -90,10 +100,14 @@ class FlatBuffer {
   void AddGradient(size_t i, const at::Tensor& grad);
   // True where AddGradient was called for parameter i since BeginStep.
   const std::vector<bool>& used() const { return used_; }
-  // Ends the contribution of a micro-batch and hands out the task that reduces it: to G, and after
-  // the last one on to OS, divided by `divisor`. The task is for a stream; every rank must run it,
-  // gradients or not.
-  std::function<void()> FinishMicroBatch(bool last, double divisor);
+  // Ends the contribution of a micro-batch and hands out the stages that reduce it: to G, and after
+  // the last one on to OS, divided by `divisor`. Every rank must run them, gradients or not. The
+  // memory of the contribution is free after stage `freed`, if any.
+  struct Reduction {
+    std::vector<Stage> stages;
+    std::optional<size_t> freed;
+  };
+  Reduction FinishMicroBatch(bool last, double divisor);
   void DropContribution();  // after a failure
 
   // --- OS: this rank's slice of the padded buffer, [optim_begin, optim_begin + numel of it).
@@ -105,19 +119,30 @@ class FlatBuffer {
   Range OptimPart(size_t window) const;
   // Where masters are copied to: this rank's slice of P, of its type. Undefined without masters.
   at::Tensor OptimCopy() const;
-  // The optimizer has written the copy itself: the next Update leaves it as it is.
+  // The optimizer has written the copy itself: the next StartUpdate leaves it as it is.
   void MarkCopied() { copied_ = true; }
   std::map<std::string, OptimState>& optim_state() { return optim_state_; }
   const std::map<std::string, OptimState>& optim_state() const { return optim_state_; }
-  // Brings the updated slice into P of all ranks; for a stream; collective.
-  void Update() const;
+  // Brings the updated slice into P of all ranks; collective. Gather comes after what was started.
+  // FinishUpdate waits and makes the parameters readable.
+  void StartUpdate(Lanes& lanes);
+  void FinishUpdate();
+  bool updating() const { return updating_; }
 
   const at::Tensor& param_shard() const { return param_; }
   const at::Tensor& grad_shard() const { return grad_; }
   const std::optional<at::Tensor>& master() const { return master_; }
 
  private:
+  struct Contribution;  // of a micro-batch, on its way to be reduced
+  using Shared = std::shared_ptr<Contribution>;
   void LoadInitial(bool check_init);
+  void Show();                        // the parameters are readable
+  void Hide(const std::string& why);  // and they are not
+  void ReducePlanned(const Shared& c, bool last, Reduction& out) const;
+  void ReduceAsInPaper(const Shared& c, bool last, Reduction& out) const;
+  // The stage of the paper's all-reduces that `plan` begins with.
+  Stage SumStage(const RedistributionPlan& plan, const Shared& c) const;
   // OS's part of this rank's slot of a buffer that is split like `layout`, which OS refines.
   at::Tensor OptimSlice(const at::Tensor& slot, const Layout& layout) const;
   at::Tensor Target(size_t i);  // where gradients of parameter i are collected
@@ -131,11 +156,13 @@ class FlatBuffer {
   std::shared_ptr<BufferPool> pool_;
   UnitPlan plan_;
   // Its redistributions, as this rank carries them out.
-  std::shared_ptr<const PreparedPlan> gather_, regather_, accumulate_, reduce_, update_;
+  std::shared_ptr<const PreparedPlan> gather_, regather_, scatter_, accumulate_, reduce_, update_;
   StateTypes types_;
 
-  at::Tensor full_;   // 1-D view of the whole buffer's storage
-  at::Tensor param_;  // P: the same memory as full_ where P is not cut
+  at::Tensor full_;   // 1-D view of the storage that the parameters are views of
+  at::Tensor param_;  // P: memory that full_ shows where P is not cut
+  bool updating_ = false;
+  Event updated_;
   std::shared_ptr<BufferPool::Lease> lease_;
 
   std::shared_ptr<BufferPool::Lease> between_lease_;
@@ -143,7 +170,7 @@ class FlatBuffer {
   at::Tensor grad_;  // G, made by the first gradient
   std::optional<at::Tensor> master_;
   std::map<std::string, OptimState> optim_state_;
-  mutable bool copied_ = false;  // since the last Update
+  bool copied_ = false;  // masters, since the last StartUpdate
   int64_t optim_begin_, optim_numel_;
 
   std::shared_ptr<BufferPool::Lease> bucket_lease_;

@@ -112,7 +112,7 @@ void Muon::Check() const {
   }
 }
 
-void Muon::BeginUpdate(const ShardedModel::GradSummary& summary) {
+void Muon::UpdateTogether(const ShardedModel::GradSummary& summary) {
   for (const Batch& batch : batches_) UpdateBatch(batch, summary);
 }
 

@@ -22,7 +22,7 @@ class Muon : public Optimizer {
 
  protected:
   void Check() const override;
-  void BeginUpdate(const ShardedModel::GradSummary& summary) override;
+  void UpdateTogether(const ShardedModel::GradSummary& summary) override;
   bool RunsOver(const Slot& slot, size_t window) const override { return !IsMatrix(slot, window); }
   void UpdateRun(Slot& slot, const Run& run) override;
 

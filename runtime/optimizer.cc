@@ -153,10 +153,14 @@ bool Optimizer::Step() {
   const ShardedModel::GradSummary* summary = nullptr;
   const Outcome outcome = Begin(&summary);
   if (outcome != Outcome::kReady) return outcome == Outcome::kNothing;
-  BeginUpdate(*summary);
+  model_->BeginUpdate();
+  UpdateTogether(*summary);
   size_t i = 0;
-  for (Slot& slot : slots_) UpdateSlice(slot, summary->used.at(i++));
-  model_->UpdateParameters();
+  for (Slot& slot : slots_) {
+    UpdateSlice(slot, summary->used.at(i++));
+    model_->LaunchUpdate(*slot.buffer);
+  }
+  model_->EndUpdate();
   return true;
 }
 

@@ -99,7 +99,7 @@ class Optimizer {
   virtual void Check() const = 0;
   void CheckCount(size_t groups) const;  // as many as the optimizer was made with?
   // Before the slices are updated, with step counts moved on; where ranks talk to each other.
-  virtual void BeginUpdate(const ShardedModel::GradSummary&) {}
+  virtual void UpdateTogether(const ShardedModel::GradSummary&) {}
   // Does the window take part in runs?
   virtual bool RunsOver(const Slot&, size_t) const { return true; }
   virtual void UpdateRun(Slot& slot, const Run& run) = 0;

@@ -7,15 +7,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "comm/trace.h"
 #include "mesh/error.h"
 #include "runtime/autograd_hooks.h"
+#include "runtime/verification.h"
 
 namespace lins {
 namespace {
 
 // Everything that ranks must agree on before the first collective of a unit.
 std::string Describe(const std::vector<UnitSpec>& units, const ShardOptions& o) {
-  std::string out = absl::StrCat("prefetch=", o.prefetch, " overlap=", o.overlap);
+  std::string out =
+      absl::StrCat("prefetch=", o.prefetch, " overlap=", o.overlap, " update=", o.overlap_update,
+                   " family=", FamilyName(o.family), " bucket_bytes=", o.bucket_bytes);
   const auto dtype = [&](const char* name, const std::optional<at::ScalarType>& t) {
     if (t) absl::StrAppend(&out, " ", name, "=", c10::toString(*t));
   };
@@ -54,13 +58,20 @@ StateTypes TypesOf(const at::Tensor& param, const ShardOptions& o) {
 ShardedModel::ShardedModel(LiveMesh mesh, ShardOptions options)
     : mesh_(std::move(mesh)),
       options_(options),
-      gather_stream_(std::make_unique<Stream>(options.overlap)),
-      reduce_stream_(std::make_unique<Stream>(options.overlap)),
-      update_stream_(std::make_unique<Stream>(options.overlap)),
-      other_stream_(std::make_unique<Stream>(true)) {}
+      gather_stream_(std::make_shared<Stream>(options.overlap)),
+      reduce_lanes_(std::make_shared<Lanes>(options.overlap)),
+      update_lanes_(std::make_shared<Lanes>(options.overlap)),
+      other_stream_(std::make_shared<Stream>(true)) {
+  verification_ = std::make_unique<Verification>(*this);
+}
 
 ShardedModel::~ShardedModel() {
-  for (Stream* s : Streams()) s->Drain();
+  mesh_.world().context().Remove(executor_);
+  Drain();
+  try {
+    FinishUpdates();                 // who still holds a parameter may read it
+  } catch (const std::exception&) {  // has been raised, or concerns nobody any more
+  }
 }
 
 std::shared_ptr<ShardedModel> ShardedModel::Create(LiveMesh mesh, std::vector<UnitSpec> units,
@@ -69,8 +80,11 @@ std::shared_ptr<ShardedModel> ShardedModel::Create(LiveMesh mesh, std::vector<Un
   if (units.empty()) problem = "a sharded model needs at least the root unit";
   if (options.prefetch < 0)
     problem = absl::StrCat("prefetch=", options.prefetch, " must be at least 0");
+  if (options.bucket_bytes < 1)
+    problem = absl::StrCat("bucket_bytes=", options.bucket_bytes, " must be at least 1");
   for (const UnitSpec& u : units) {
-    if (absl::Status s = ValidatePolicy(u.policy, mesh); !s.ok() && problem.empty()) {
+    const Space space = options.family == Family::kPaper ? Space::kNested : Space::kFull;
+    if (absl::Status s = ValidatePolicy(u.policy, mesh, space); !s.ok() && problem.empty()) {
       problem = absl::StrCat("unit '", u.name, "': ", s.message());
     }
   }
@@ -81,19 +95,39 @@ std::shared_ptr<ShardedModel> ShardedModel::Create(LiveMesh mesh, std::vector<Un
   if (!problem.empty()) throw Error(problem);
   std::shared_ptr<ShardedModel> model(new ShardedModel(std::move(mesh), options));
   model->BuildUnits(std::move(units));
+  model->Register();
   return model;
 }
 
+void ShardedModel::Register() {
+  RankContext::Executor executor;
+  executor.wait = [gather = std::weak_ptr(gather_stream_), reduce = std::weak_ptr(reduce_lanes_),
+                   update = std::weak_ptr(update_lanes_), other = std::weak_ptr(other_stream_)] {
+    if (const auto s = gather.lock()) s->Drain();
+    if (const auto s = reduce.lock()) s->Drain();
+    if (const auto s = update.lock()) s->Drain();
+    if (const auto s = other.lock()) s->Drain();
+  };
+  executor.compare = [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->verification_->Compare("the end", /*final=*/true);
+  };
+  executor_ = mesh_.world().context().AddExecutor(std::move(executor));
+}
+
 void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
-  at::Device device = at::kCPU;
-  for (const UnitSpec& s : specs) {
-    if (!s.params.empty()) device = s.params[0].param.device();
-  }
-  pool_ = std::make_shared<BufferPool>(device);
   for (size_t u = 0; u < specs.size(); ++u) {
     units_.push_back(std::make_unique<Unit>());
     Unit& unit = *units_.back();
     unit.name = specs[u].name;
+    if (specs[u].materialize) {
+      for (NamedParam& p : specs[u].params) p.param.reset();  // so that it may be replaced
+      const std::vector<at::Tensor> real = specs[u].materialize();
+      LINS_CHECK(real.size() == specs[u].params.size(), real.size(), " tensors for unit ",
+                 unit.name);
+      for (size_t i = 0; i < real.size(); ++i) specs[u].params[i].param = real[i];
+    }
+    if (!pool_ && !specs[u].params.empty())
+      pool_ = std::make_shared<BufferPool>(specs[u].params[0].param.device());
     // Equal dtype and trainability share a buffer, in order of first appearance.
     std::vector<std::vector<NamedParam>> classes;
     for (NamedParam& p : specs[u].params) {
@@ -105,14 +139,17 @@ void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
       it->push_back(std::move(p));
     }
     for (auto& params : classes) {
-      const StateTypes types = TypesOf(params[0].param, options_);
-      unit.buffers.push_back(std::make_unique<FlatBuffer>(
-          unit.name.empty() ? "root" : unit.name, std::move(params), specs[u].policy, types,
-          options_.check_init, mesh_, pool_, options_.cost_model.get()));
+      const FlatBuffer::Options options{TypesOf(params[0].param, options_), options_.family,
+                                        options_.bucket_bytes, options_.check_init,
+                                        options_.cost_model.get()};
+      unit.buffers.push_back(std::make_unique<FlatBuffer>(unit.name.empty() ? "root" : unit.name,
+                                                          std::move(params), specs[u].policy,
+                                                          options, mesh_, pool_));
       if (unit.buffers.back()->trainable())
         WatchGradients(static_cast<int>(u), *unit.buffers.back());
     }
   }
+  if (!pool_) pool_ = std::make_shared<BufferPool>(at::kCPU);
   if (options_.cost_model) mesh_.world().CheckAgreement("the plan's collectives", Collectives());
   ConnectGroups();
   for (size_t u = units_.size(); u-- > 1;) reduce_order_.push_back(static_cast<int>(u));
@@ -127,7 +164,7 @@ std::string ShardedModel::Collectives() const {
       const UnitPlan& p = b->plan();
       absl::StrAppend(&out, b->unit(), ":");
       for (const RedistributionPlan* r :
-           {&p.gather, &p.regather, &p.accumulate, &p.reduce, &p.update}) {
+           {&p.gather, &p.regather, &p.scatter, &p.accumulate, &p.reduce, &p.update}) {
         for (const Step& s : r->steps) {
           absl::StrAppend(&out, " ", StepKindName(s.kind), "(", mesh_.AxesToString(s.axes), ")");
         }
@@ -155,6 +192,7 @@ void ShardedModel::ConnectGroups() {
       connect(b->plan().gather, Role::kGather);
       connect(b->plan().regather, Role::kGather);
       if (!b->trainable()) continue;
+      connect(b->plan().scatter, Role::kReduce);
       connect(b->plan().accumulate, Role::kReduce);
       connect(b->plan().reduce, Role::kReduce);
       connect(b->plan().update, Role::kUpdate);
@@ -180,8 +218,11 @@ std::vector<FlatBuffer*> ShardedModel::TrainableBuffers() const {
   return out;
 }
 
-std::array<Stream*, 4> ShardedModel::Streams() const {
-  return {gather_stream_.get(), reduce_stream_.get(), update_stream_.get(), other_stream_.get()};
+void ShardedModel::Drain() {
+  gather_stream_->Drain();
+  reduce_lanes_->Drain();
+  update_lanes_->Drain();
+  other_stream_->Drain();
 }
 
 int ShardedModel::UnitIndex(const std::string& name) const {
@@ -243,6 +284,8 @@ void ShardedModel::PreForward(int u) {
   Unit& unit = *units_[u];
   ++unit.depth;
   EnsureGathered(unit);
+  FinishUpdates(u);
+  if (Verifying()) verification_->NoteParameters(u, in_backward_);
   // A forward inside a backward recomputes activations: there the next unit is the one before.
   Prefetch(u, in_backward_ ? -1 : 1);
 }
@@ -329,6 +372,7 @@ void ShardedModel::PreBackward(int u) {
   Unit& unit = *units_[u];
   unit.in_backward = true;
   EnsureGathered(unit);
+  if (Verifying()) verification_->NoteParameters(u, /*backward=*/true);
   Prefetch(u, -1);
 }
 
@@ -368,17 +412,19 @@ void ShardedModel::LaunchReductions() {
       counts_checked_.Wait();
     }
     unit.finished = true;
-    // Two reductions under way hold two buckets; a third waits for the first.
-    if (reductions_.size() >= 2) reductions_[reductions_.size() - 2].Wait();
-    std::vector<std::function<void()>> tasks;
+    // Two contributions wait or are sent; a third waits for the first.
+    if (freed_.size() >= 2) freed_[freed_.size() - 2].Wait();
+    Event freed;
     for (const auto& b : unit.buffers) {
-      if (b->trainable()) tasks.push_back(b->FinishMicroBatch(last, divisor));
+      if (!b->trainable()) continue;
+      FlatBuffer::Reduction r = b->FinishMicroBatch(last, divisor);
+      if (r.stages.empty()) continue;
+      const std::vector<Event> done = reduce_lanes_->Run(std::move(r.stages));
+      if (r.freed) freed = done[*r.freed];
+      reductions_.push_back(done.back());
     }
-    if (tasks.empty()) continue;
-    reductions_.push_back(reduce_stream_->Run([tasks = std::move(tasks)] {
-      for (const auto& task : tasks) task();
-    }));
-    if (!options_.overlap) reductions_.back().Wait();
+    freed_.push_back(freed);
+    if (!options_.overlap && !reductions_.empty()) reductions_.back().Wait();
   }
 }
 
@@ -392,17 +438,27 @@ void ShardedModel::FinishBackward() {
   for (const auto& unit : units_) ReleaseIfIdle(*unit);
   for (const Event& e : reductions_) e.Wait();
   reductions_.clear();
+  freed_.clear();
   in_backward_ = false;
   expected_ = index_ + 1;
   if (index_ + 1 == count_) {
     grads_ready_ = true;
     expected_ = 0;
   }
+  if (!Verifying()) return;
+  if (grads_ready_) verification_->NoteGradients();
+  verification_->Compare("the backward");
 }
 
 void ShardedModel::RecoverFromFailure() {
-  for (Stream* s : Streams()) s->Reset();
+  Drain();
+  FinishUpdates();
+  gather_stream_->Reset();
+  reduce_lanes_->Reset();
+  update_lanes_->Reset();
+  other_stream_->Reset();
   reductions_.clear();
+  freed_.clear();
   counts_pending_ = false;
   in_backward_ = false;
   ZeroGrad();
@@ -486,6 +542,7 @@ void ShardedModel::Unshard(const std::vector<int>& list) {
   for (int u : list) {
     ++units_[u]->pins;
     EnsureGathered(*units_[u]);
+    FinishUpdates(u);
   }
 }
 
@@ -503,16 +560,48 @@ void ShardedModel::Reshard(const std::vector<int>& list, bool writeback) {
   }
 }
 
-void ShardedModel::UpdateParameters() {
+// --- Updating
+
+void ShardedModel::BeginUpdate() {
   for (const auto& unit : units_) {
     // What was gathered for a backward that did not come is out of date from here on.
     unit->uses = 0;
     ReleaseIfIdle(*unit);
     for (const auto& b : unit->buffers) b->DropBetween();
   }
-  Event done;
-  for (FlatBuffer* b : TrainableBuffers()) done = update_stream_->Run([b] { b->Update(); });
-  done.Wait();
+  FinishUpdates();
+}
+
+void ShardedModel::LaunchUpdate(FlatBuffer& buffer) {
+  buffer.StartUpdate(*update_lanes_);
+  if (!options_.overlap_update || !options_.overlap) buffer.FinishUpdate();
+}
+
+void ShardedModel::EndUpdate() {
+  ++steps_;
+  if (!Verifying()) return;
+  FinishUpdates();
+  verification_->NoteStates();
+  verification_->Compare("the update");
+}
+
+void ShardedModel::FinishUpdates(int unit) {
+  for (const auto& b : units_[unit]->buffers) b->FinishUpdate();
+}
+
+void ShardedModel::FinishUpdates() {
+  for (const auto& unit : units_) {
+    for (const auto& b : unit->buffers) b->FinishUpdate();
+  }
+}
+
+bool ShardedModel::Verifying() const { return mesh_.world().context().verifying(); }
+
+bool ShardedModel::Updating() const {
+  return std::any_of(units_.begin(), units_.end(), [](const auto& unit) {
+    return std::any_of(unit->buffers.begin(), unit->buffers.end(),
+                       [](const auto& b) { return b->updating(); });
+  });
 }
 
 Communicator& ShardedModel::WorldComm() const { return mesh_.world().Everyone(Role::kOther); }

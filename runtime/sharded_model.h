@@ -17,14 +17,13 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "comm/stream.h"
+#include "comm/lanes.h"
 #include "dtensor/dtensor.h"
 #include "runtime/flat_buffer.h"
 
@@ -34,12 +33,20 @@ struct UnitSpec {
   std::string name;  // of the module; "" for the root, which holds what no other unit does
   std::vector<NamedParam> params;
   Policy policy;
+  // For parameters on the meta device: called once, when the unit is about to be cut; returns them
+  // with memory and values, in the order of `params`. So one unit at a time is whole.
+  std::function<std::vector<at::Tensor>()> materialize = {};
 };
 
 struct ShardOptions {
   // Communicate while computing; false: every collective is waited for where it starts.
   bool overlap = true;
   int prefetch = 1;  // units gathered ahead
+  // With overlap: bring updated parameters to other ranks during the next forward; false: Step
+  // waits.
+  bool overlap_update = true;
+  Family family = Family::kPlanned;
+  int64_t bucket_bytes = kDefaultBucketBytes;  // of family paper's all-reduces
   // An error when ranks' initial values differ, instead of rank 0's for all.
   bool check_init = false;
   // Default: the parameter's own.
@@ -115,8 +122,8 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void Unshard(const std::vector<int>& units);
   void Reshard(const std::vector<int>& units, bool writeback);
 
-  // Every parameter by name. No communication.
-  std::vector<std::pair<std::string, ParamState>> States() const;
+  // Every parameter by name. No communication, but updates under way are waited for.
+  std::vector<std::pair<std::string, ParamState>> States();
 
   struct Memory {
     int64_t param = 0, grad = 0, optim = 0;  // persistent bytes of this rank, padding included
@@ -145,8 +152,18 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   int UnitIndex(const std::string& name) const;       // throws for a name that no unit has
   const LiveMesh& mesh() const { return mesh_; }
   const ShardOptions& options() const { return options_; }
-  // Brings the updated slices of OS into P, unit by unit in forward order, and waits.
-  void UpdateParameters();
+  // A step of an optimizer: BeginUpdate; for every buffer in the order of TrainableBuffers change
+  // OS's slice and LaunchUpdate; EndUpdate. What was updated reaches P of all ranks beside what the
+  // caller does next; who reads a parameter waits: a unit's forward, Unshard, States,
+  // FinishUpdates.
+  void BeginUpdate();
+  void LaunchUpdate(FlatBuffer& buffer);
+  void EndUpdate();
+  // Waits for the updates of one unit, or of all.
+  void FinishUpdates(int unit);
+  void FinishUpdates();
+  bool Updating() const;
+  int64_t steps() const { return steps_; }
   // Communicator of all ranks for small agreements.
   Communicator& WorldComm() const;
 
@@ -157,7 +174,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void ConnectGroups();
   void WatchGradients(int unit, FlatBuffer& buffer);
 
-  std::array<Stream*, 4> Streams() const;
+  void Drain();
   void LaunchGather(Unit& unit);
   void EnsureGathered(Unit& unit);
   void Prefetch(int from, int direction);
@@ -171,9 +188,13 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void FinishBackward();
   void RecoverFromFailure();  // a backward that never ended
   void LaunchCountCheck();    // do all ranks have the same number of micro-batches?
+  void Register();            // with the rank's context
+  bool Verifying() const;
 
   LiveMesh mesh_;
   ShardOptions options_;
+  int executor_ = -1;  // of the rank's context
+  int64_t steps_ = 0;  // of an optimizer, so far
   std::shared_ptr<BufferPool> pool_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<int> reduce_order_;
@@ -189,13 +210,18 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   bool in_backward_ = false;
   size_t next_to_reduce_ = 0;  // in reduce_order_
   std::vector<Event> reductions_;
+  std::vector<Event> freed_;  // by unit in the order of reduction: the contribution's memory
   std::vector<std::shared_ptr<void>> grad_hooks_;
   at::Tensor counts_in_, counts_out_;
   Event counts_checked_;
   bool counts_pending_ = false;
 
+  std::unique_ptr<class Verification> verification_;
+
   // Last: their threads end before what their tasks use.
-  std::unique_ptr<Stream> gather_stream_, reduce_stream_, update_stream_, other_stream_;
+  std::shared_ptr<Stream> gather_stream_;
+  std::shared_ptr<Lanes> reduce_lanes_, update_lanes_;
+  std::shared_ptr<Stream> other_stream_;
 };
 
 }  // namespace lins

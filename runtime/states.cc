@@ -33,7 +33,8 @@ DTensor WindowPart(const Window& w, const Layout& buffer_layout, const at::Tenso
       layout);
 }
 
-std::vector<std::pair<std::string, ParamState>> ShardedModel::States() const {
+std::vector<std::pair<std::string, ParamState>> ShardedModel::States() {
+  FinishUpdates();
   std::vector<std::pair<std::string, ParamState>> out;
   ApplyGradientScale();
   // All ranks must see the same gradients: without a summary, nobody knows what others have used.

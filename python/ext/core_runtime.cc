@@ -24,7 +24,18 @@ std::vector<UnitSpec> ToUnits(const py::list& list) {
   std::vector<UnitSpec> out;
   for (const py::handle& item : list) {
     const auto unit = item.cast<py::tuple>();
-    UnitSpec spec{unit[0].cast<std::string>(), {}, unit[2].cast<Policy>()};
+    UnitSpec spec{unit[0].cast<std::string>(), {}, unit[2].cast<Policy>(), {}};
+    if (const py::object fn = unit[3]; !fn.is_none()) {
+      // Units are destroyed without the lock.
+      const std::shared_ptr<py::object> held(new py::object(fn), [](py::object* o) {
+        const py::gil_scoped_acquire gil;
+        delete o;
+      });
+      spec.materialize = [held] {
+        const py::gil_scoped_acquire gil;
+        return (*held)().cast<std::vector<at::Tensor>>();
+      };
+    }
     for (const py::handle& p : unit[1].cast<py::list>()) {
       const auto pair = p.cast<py::tuple>();
       spec.params.push_back({pair[0].cast<std::string>(), pair[1].cast<at::Tensor>()});
@@ -40,9 +51,13 @@ void BindModel(py::module_& m) {
   py::class_<ShardedModel, std::shared_ptr<ShardedModel>>(m, "ShardedModel")
       .def(py::init([](const LiveMesh& mesh, const py::list& units, bool overlap, int prefetch,
                        bool check_init, const py::object& param_dtype, const py::object& grad_dtype,
-                       const py::object& reduce_dtype, const std::optional<Profile>& profile) {
+                       const py::object& reduce_dtype, const std::optional<Profile>& profile,
+                       bool overlap_update, const std::string& family, int64_t bucket_bytes) {
              ShardOptions o;
              o.overlap = overlap;
+             o.overlap_update = overlap_update;
+             o.family = ValueOrThrow(ParseFamily(family));
+             o.bucket_bytes = bucket_bytes;
              o.prefetch = prefetch;
              o.check_init = check_init;
              o.param_dtype = OptionalDtype(param_dtype);
@@ -55,7 +70,8 @@ void BindModel(py::module_& m) {
            }),
            py::arg("mesh"), py::arg("units"), py::arg("overlap"), py::arg("prefetch"),
            py::arg("check_init"), py::arg("param_dtype"), py::arg("grad_dtype"),
-           py::arg("reduce_dtype"), py::arg("profile"))
+           py::arg("reduce_dtype"), py::arg("profile"), py::arg("overlap_update"),
+           py::arg("family"), py::arg("bucket_bytes"))
       .def("pre_forward", &ShardedModel::PreForward, NoGil())
       .def("post_forward", &ShardedModel::PostForward, NoGil())
       .def("enter_unit", &ShardedModel::EnterUnit, NoGil())
@@ -64,6 +80,19 @@ void BindModel(py::module_& m) {
            py::arg("divisor"), NoGil())
       .def("end_micro_batch", &ShardedModel::EndMicroBatch, NoGil())
       .def("zero_grad", &ShardedModel::ZeroGrad, NoGil())
+      .def(
+          "finish_updates",
+          [](ShardedModel& x, std::optional<int> unit) {
+            if (unit) {
+              x.FinishUpdates(*unit);
+            } else {
+              x.FinishUpdates();
+            }
+            return x.Updating();
+          },
+          py::arg("unit") = py::none(), NoGil(),
+          "Waits for updates under way, of one unit or all; returns whether others are.")
+      .def_property_readonly("updating", &ShardedModel::Updating)
       .def("clip_grad_norm", &ShardedModel::ClipGradNorm, py::arg("max_norm"), py::arg("norm_type"),
            NoGil())
       .def("scale_gradients", &ShardedModel::ScaleGradients, py::arg("factor"), NoGil(),
@@ -77,9 +106,14 @@ void BindModel(py::module_& m) {
       .def_property_readonly("mesh", [](const ShardedModel& x) { return x.mesh(); })
       .def_property_readonly("gradients_ready", &ShardedModel::GradientsReady)
       .def("states",
-           [](const ShardedModel& x) {
+           [](ShardedModel& x) {
+             std::vector<std::pair<std::string, ParamState>> states;
+             {
+               py::gil_scoped_release no_gil;
+               states = x.States();
+             }
              py::list out;
-             for (const auto& [name, s] : x.States()) {
+             for (const auto& [name, s] : states) {
                py::dict d;
                d["param"] = s.param;
                d["grad"] = Optional(s.grad);

@@ -3,15 +3,18 @@
 
 #include "common.h"
 #include "lins_policy/cluster.h"
+#include "lins_policy/optimizer_bytes.h"
 #include "plan_settings.h"
 #include "profile.h"
 
 namespace lins {
 namespace {
 
-// {"param": 2, "grad": 2, "master": 4, "moments": 8}, any of them left out.
-StateSizes SizesFrom(const py::object& given) {
+// {"param": 2, "grad": 2, "master": 4, "moments": 8}, any of them left out; moments also by the
+// name of an optimizer.
+StateSizes SizesFrom(const py::object& given, const std::optional<std::string>& optimizer) {
   StateSizes sizes = TrainingShape().sizes;
+  if (optimizer) sizes.moments = ValueOrThrow(MomentBytes(*optimizer));
   if (given.is_none()) return sizes;
   for (const auto& [key, value] : CastTo<std::map<std::string, int64_t>>("state_bytes", given)) {
     if (key == "param") {
@@ -21,6 +24,10 @@ StateSizes SizesFrom(const py::object& given) {
     } else if (key == "master") {
       sizes.master = value;
     } else if (key == "moments") {
+      if (optimizer) {
+        throw Error("optimizer='" + *optimizer + "' says how many bytes moments take: leave " +
+                    "'moments' out of state_bytes");
+      }
       sizes.moments = value;
     } else {
       throw Error("unknown state '" + key +
@@ -67,28 +74,30 @@ measured, stand before the flops.)")
 
 void BindModelSpec(py::module_& m) {
   py::class_<ModelSpec>(m, "ModelSpec", "A model's units, as planning sees them.")
-      .def(py::init([](std::vector<Unit> units, int64_t seq_len, int64_t micro_batch,
-                       std::string name, const std::string& recompute,
-                       const py::object& state_bytes, int64_t logits_bytes) {
-             ModelSpec spec{std::move(name), std::move(units), {}, logits_bytes};
-             spec.training = {seq_len, micro_batch, ValueOrThrow(ParseRecompute(recompute)),
-                              SizesFrom(state_bytes)};
-             ThrowIfError(spec.Validate());
-             return spec;
-           }),
-           py::arg("units"), py::arg("seq_len") = 4096, py::arg("micro_batch") = 1,
-           py::arg("name") = "model", py::arg("recompute") = "none",
-           py::arg("state_bytes") = py::none(), py::arg("logits_bytes") = 0)
+      .def(
+          py::init([](std::vector<Unit> units, int64_t seq_len, int64_t micro_batch,
+                      std::string name, const std::string& recompute, const py::object& state_bytes,
+                      int64_t logits_bytes, const std::optional<std::string>& optimizer) {
+            ModelSpec spec{std::move(name), std::move(units), {}, logits_bytes};
+            spec.training = {seq_len, micro_batch, ValueOrThrow(ParseRecompute(recompute)),
+                             SizesFrom(state_bytes, optimizer)};
+            ThrowIfError(spec.Validate());
+            return spec;
+          }),
+          py::arg("units"), py::arg("seq_len") = 4096, py::arg("micro_batch") = 1,
+          py::arg("name") = "model", py::arg("recompute") = "none",
+          py::arg("state_bytes") = py::none(), py::arg("logits_bytes") = 0,
+          py::arg("optimizer") = py::none())
       .def_static(
           "llama",
           [](const std::string& size, int64_t seq_len, int64_t micro_batch,
              std::optional<int64_t> hidden, std::optional<int64_t> layers,
              std::optional<int64_t> ffn, std::optional<int64_t> vocabulary, int64_t heads,
              int64_t kv_heads, bool tied, const std::string& recompute,
-             const py::object& state_bytes) {
+             const py::object& state_bytes, const std::optional<std::string>& optimizer) {
             const TrainingShape training{seq_len, micro_batch,
                                          ValueOrThrow(ParseRecompute(recompute)),
-                                         SizesFrom(state_bytes)};
+                                         SizesFrom(state_bytes, optimizer)};
             if (!hidden && !layers && !ffn) {
               if (vocabulary || heads || kv_heads || tied) {
                 throw Error(
@@ -106,8 +115,10 @@ void BindModelSpec(py::module_& m) {
           py::arg("hidden") = py::none(), py::arg("layers") = py::none(),
           py::arg("ffn") = py::none(), py::arg("vocabulary") = py::none(), py::arg("heads") = 0,
           py::arg("kv_heads") = 0, py::arg("tied") = false, py::arg("recompute") = "none",
-          py::arg("state_bytes") = py::none(),
-          "'7B', '13B' or '30B' of the paper; or any name with hidden=, layers= and ffn=.")
+          py::arg("state_bytes") = py::none(), py::arg("optimizer") = py::none(),
+          R"('7B', '13B' or '30B' of the paper; or any name with hidden=, layers= and ffn=.
+
+optimizer: 'adamw8bit', 'lion', ... in place of state_bytes' "moments".)")
       .def_readonly("name", &ModelSpec::name)
       .def_readonly("units", &ModelSpec::units)
       .def_readonly("logits_bytes", &ModelSpec::logits_bytes)
@@ -171,6 +182,9 @@ tensor_parallel and pipeline_parallel divide the model and shrink the data-paral
 }  // namespace
 
 void BindModel(py::module_& m) {
+  m.def(
+      "moment_bytes", [](const std::string& name) { return ValueOrThrow(MomentBytes(name)); },
+      py::arg("optimizer"), "Bytes per parameter that an optimizer keeps beside masters.");
   BindUnit(m);
   BindModelSpec(m);
   BindCluster(m);

@@ -5,10 +5,10 @@
 namespace lins {
 void BindPolicy(py::module_& m) {
   py::class_<Policy>(m, "Placement", "The factors of P, G and OS, fastest axis first.")
-      .def(py::init([](const std::string& text, const Mesh& mesh) {
-             return ValueOrThrow(ParsePolicy(text, mesh));
+      .def(py::init([](const std::string& text, const Mesh& mesh, const std::string& space) {
+             return ValueOrThrow(ParsePolicy(text, mesh, ValueOrThrow(ParseSpace(space))));
            }),
-           py::arg("policy"), py::arg("mesh"))
+           py::arg("policy"), py::arg("mesh"), py::arg("space") = "nested")
       .def_property_readonly("param", [](const Policy& p) { return ToTuple(p.param); })
       .def_property_readonly("grad", [](const Policy& p) { return ToTuple(p.grad); })
       .def_property_readonly("optim", [](const Policy& p) { return ToTuple(p.optim); })
@@ -25,11 +25,13 @@ void BindPolicy(py::module_& m) {
 
   py::class_<UnitPlan>(m, "UnitPlan",
                        "Layouts of a unit's states and the redistributions of a step.")
-      .def(py::init(
-               [](const Policy& policy, int64_t numel, const Mesh& mesh, const StateSizes& sizes) {
-                 return ValueOrThrow(MakeUnitPlan(policy, numel, mesh, sizes));
-               }),
-           py::arg("placement"), py::arg("numel"), py::arg("mesh"), py::arg("sizes") = StateSizes())
+      .def(py::init([](const Policy& policy, int64_t numel, const Mesh& mesh,
+                       const StateSizes& sizes, const std::string& family, int64_t bucket_bytes) {
+             return ValueOrThrow(MakeUnitPlan(policy, numel, mesh, sizes, {},
+                                              ValueOrThrow(ParseFamily(family)), bucket_bytes));
+           }),
+           py::arg("placement"), py::arg("numel"), py::arg("mesh"), py::arg("sizes") = StateSizes(),
+           py::arg("family") = "planned", py::arg("bucket_bytes") = kDefaultBucketBytes)
       .def_readonly("placement", &UnitPlan::policy)
       .def_readonly("total", &UnitPlan::total)
       .def_readonly("param", &UnitPlan::param)
@@ -38,6 +40,8 @@ void BindPolicy(py::module_& m) {
       .def_readonly("between", &UnitPlan::between)
       .def_readonly("gather", &UnitPlan::gather)
       .def_readonly("regather", &UnitPlan::regather)
+      .def_property_readonly("family", [](const UnitPlan& p) { return Str(FamilyName(p.family)); })
+      .def_readonly("scatter", &UnitPlan::scatter)
       .def_readonly("accumulate", &UnitPlan::accumulate)
       .def_readonly("reduce", &UnitPlan::reduce)
       .def_readonly("update", &UnitPlan::update)

@@ -24,6 +24,7 @@ def describe(
     units: UnitRule = "block",
     recompute: str = "none",
     state_bytes: dict[str, int] | None = None,
+    optimizer: str | None = None,
     name: str | None = None,
     measure: bool = False,
 ) -> _planning.ModelSpec:
@@ -39,6 +40,8 @@ def describe(
         units: as in lins_shard. The elements of a list, all alike, are one with a repeat count.
         recompute: "none", or "full": units keep their inputs only.
         state_bytes: {"param", "grad", "master", "moments"} per element; default 2, 2, 4, 8.
+        optimizer: in place of "moments": "adamw", "adam", "amsgrad", "sgd", "sgd_momentum", "lion",
+            "adamw8bit", "adafactor" or "muon".
         name: default, the module's class.
         measure: also time each unit's forward and backward on its device.
 
@@ -89,6 +92,7 @@ def describe(
         name=name or type(module).__name__,
         recompute=recompute,
         state_bytes=state_bytes,
+        optimizer=optimizer,
         logits_bytes=logits,
     )
 

@@ -41,6 +41,7 @@ def no_communication() -> Iterator[None]:
             y = x * 2 + x    # one layout: local
     """
     context = _core.RankContext.current()
+    context.quiesce()  # what was asked for before may still communicate
     guard = context.forbid(_calling_line)
     try:
         yield

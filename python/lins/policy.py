@@ -24,7 +24,7 @@ class Policy:
         param: pieces of P, and so on for grad and optim: all three or none.
         grad: of G.
         optim: of OS.
-        family: "planned".
+        family: "planned" or "paper": by which collectives states move.
         objective: as in lins.solve(); "step" needs a sample, for without one nothing is known of
             the compute to hide under. Default: "step" with a sample, else "comm".
         space: as in lins.solve().
@@ -35,6 +35,7 @@ class Policy:
             link speeds (lins.Profile.model), which is no measurement.
         sample: what one micro-batch passes to the model, to trace flops and activations.
         uniform: one choice for all units.
+        optimizer: whose states the memory must hold, as in lins.describe().
     """
 
     param: Sequence[int] | int | None = None
@@ -48,11 +49,13 @@ class Policy:
     profile: Any = None
     sample: Any = field(default=None, compare=False)
     uniform: bool = True
+    optimizer: str = "adamw"
 
     def __post_init__(self) -> None:
         given = [f is not None for f in (self.param, self.grad, self.optim)]
         if any(given) and not all(given):
             raise LinsValueError(f"{self!r}: give all of param, grad and optim, or none of them")
+        _planning.moment_bytes(self.optimizer)  # raises for an unknown one
 
     @property
     def fixed(self) -> bool:
@@ -64,7 +67,7 @@ class Policy:
             return str(f) if isinstance(f, int) else "x".join(str(n) for n in f)
 
         if not self.fixed:
-            return f"solve({self.objective or 'any objective'}, {self.space})"
+            return f"solve({self.objective or 'any objective'}, {self.space}, {self.optimizer})"
         return f"P={text(self.param)} G={text(self.grad)} OS={text(self.optim)}"
 
     def solve(
@@ -94,16 +97,23 @@ class Policy:
         )
 
 
+FAMILIES = ("planned", "paper")
+DEFAULT_BUCKET_BYTES = 512 * 2**20  # of family paper's all-reduces
+
+
 @dataclass(frozen=True)
 class Resolved:
     """What a policy means for a model on a mesh."""
 
     placements: list[_planning.Placement]  # one for each unit
+    family: str = "planned"
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES
     profile: _planning.Profile | None = None  # that chooses among redistributions
     prefetch: int = 1  # what the plan counts on
 
     def __str__(self) -> str:
         prices = f", prices of {self.profile.name}" if self.profile is not None else ""
+        prices += f", family {self.family}" if self.family != "planned" else ""
         # One choice for all is said once: how many units there are is another matter.
         choices = [repr(p) for p in self.placements]
         return ", ".join(choices[:1] if len(set(choices)) == 1 else choices) + prices
@@ -118,11 +128,8 @@ def resolve(
     """
     if isinstance(policy, Policy | _planning.Plan):
         family = policy.family
-    if family != "planned":
-        raise LinsValueError(
-            f"family {family!r} cannot be executed: legal is 'planned' (the paper's bucketed "
-            "all-reduce and broadcasts are not)"
-        )
+    if family not in FAMILIES:
+        raise LinsValueError(f"family {family!r}: legal are {' and '.join(map(repr, FAMILIES))}")
     if isinstance(policy, _planning.Plan):
         return _resolve_plan(policy, mesh, units)
     if not isinstance(policy, str | Policy):
@@ -130,7 +137,12 @@ def resolve(
             f"policy {policy!r} of type {type(policy).__name__}: legal are a preset or factors as "
             "a string ('zero3', 'P=1 G=4x1 OS=8x1'), a lins.Plan, or a lins.Policy"
         )
-    return Resolved([_planning.Placement(str(policy), mesh)] * len(units))
+    return Resolved([_placement(str(policy), mesh, family)] * len(units), family)
+
+
+def _placement(text: str, mesh: _planning.Mesh, family: str) -> _planning.Placement:
+    """Where states are; the paper's collectives know no G in fewer pieces than P."""
+    return _planning.Placement(text, mesh, "nested" if family == "paper" else "full")
 
 
 def _resolve_plan(plan: _planning.Plan, mesh: _planning.Mesh, units: Sequence[str]) -> Resolved:
@@ -155,5 +167,5 @@ def _resolve_plan(plan: _planning.Plan, mesh: _planning.Mesh, units: Sequence[st
             "lins.describe(model), or solve with uniform=True"
         )
 
-    placements = [_planning.Placement(of(u), mesh) for u in units]
-    return Resolved(placements, plan.cluster.profile, plan.prefetch)
+    placements = [_placement(of(u), mesh, plan.family) for u in units]
+    return Resolved(placements, plan.family, plan.bucket_bytes, plan.cluster.profile, plan.prefetch)

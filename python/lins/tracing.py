@@ -40,12 +40,15 @@ class Trace:
 
     @property
     def records(self) -> list[TraceRecord]:
-        """What was begun inside the block so far, in order."""
+        """What was asked for inside the block so far, in order; waits until it has begun."""
         if self._closed is not None:
             return self._closed
+        self._context.quiesce()
         return self._context.trace(self._id, TraceRecord)
 
-    def _close(self) -> None:
+    def _close(self, wait: bool) -> None:
+        if wait:
+            self._context.quiesce()
         self._closed = self._context.trace(self._id, TraceRecord)
         self._context.stop_trace(self._id)
 
@@ -54,11 +57,15 @@ class Trace:
 def trace() -> Iterator[Trace]:
     """Records this rank's collectives: `with lins.trace() as t: step()`, then t.records.
 
-    The rank is the process, or the thread where ranks are threads. Nothing is communicated.
+    The rank is the process, or the thread where ranks are threads. Nothing is communicated. Both
+    ends of the block wait for communication under way, of models on this rank.
     """
     context = _core.RankContext.current()
+    context.quiesce()  # updates of an earlier step, say
     t = Trace(context, context.start_trace())
     try:
         yield t
-    finally:
-        t._close()
+    except BaseException:
+        t._close(wait=False)
+        raise
+    t._close(wait=True)

@@ -247,16 +247,18 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all_and_is_logged(value, capl
 # --- clipping
 
 
+@pytest.mark.parametrize("shape", [(2, 2), (1, 4), (2, 3)], ids=str)
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, math.inf])
-def test_clipping_equals_torch_for_all_nested_plans(norm_type):
+def test_clipping_equals_torch_for_all_nested_plans(norm_type, shape):
+    ranks = shape[0] * shape[1]
     reference = Stack(whole=True)
-    for rank in range(4):
+    for rank in range(ranks):
         whole_step(reference, rank)
     for p in reference.parameters():
-        p.grad /= 4
+        p.grad /= ranks
     want_norm = nn.utils.clip_grad_norm_(reference.parameters(), 0.5, norm_type)
     want = {n: p.grad for n, p in reference.named_parameters()}
-    plans = nested((2, 2))
+    plans = nested(shape)
 
     def check(mesh):
         out = []
@@ -267,7 +269,7 @@ def test_clipping_equals_torch_for_all_nested_plans(norm_type):
             out.append((norm, models.gradients(model)))
         return out
 
-    for results in lins.testing.run((2, 2), AXES, check):
+    for results in lins.testing.run(shape, AXES, check):
         for plan, (norm, grads) in zip(plans, results, strict=True):
             assert type(norm) is torch.Tensor
             assert (norm.shape, norm.dtype) == ((), torch.float32)

@@ -4,6 +4,8 @@ import lins
 import models
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from models import AXES
 from optimizers import PLANS, alone, compare, sharded
 from torch import nn
@@ -29,6 +31,33 @@ def test_equal_to_torch_bit_for_bit(rule, settings):
         return getattr(lins, rule)(model, **settings)
 
     compare(lambda mesh, plan: sharded(mesh, plan, steps=4, make=make), want)
+
+
+BETA = st.floats(0, 0.9999)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    rule=st.sampled_from(["AdamW", "Adam"]),
+    options=st.fixed_dictionaries(
+        {
+            "lr": st.floats(0, 2),
+            "betas": st.tuples(BETA, BETA),
+            "eps": st.floats(1e-12, 1),
+            "weight_decay": st.floats(0, 1),
+            "amsgrad": st.booleans(),
+            "maximize": st.booleans(),
+        }
+    ),
+)
+def test_every_option_of_adam_has_the_bits_of_torch(rule, options):
+    want = alone(lambda m: getattr(torch.optim, rule)(m.parameters(), **options), ranks=2)
+
+    def make(model):
+        return getattr(lins, rule)(model, **options)
+
+    for got in lins.testing.run((1, 2), AXES, lambda m: sharded(m, "zero2", make=make)):
+        models.assert_equal(got, want)
 
 
 class PlainLion(torch.optim.Optimizer):

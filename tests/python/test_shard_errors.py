@@ -43,7 +43,7 @@ def shard(policy="zero3", model=None, **options):
         ("zero4", ["unknown policy 'zero4'", "ddp, zero1, zero2, zero3"]),
         ("P=1 G=1", ["P=1 G=1", "OS"]),
         ("P=1 G=1 OS=3", ["factor 3", "ranks of a node \\(2\\)"]),
-        ("P=4 G=1 OS=4", ["P=2x2 is cut finer than G=1x1", "P <= G <= OS"]),
+        ("P=4 G=1 OS=2", ["P=2x2 is cut finer than G=1x1", "P <= G <= OS"]),
         ("P=1 G=4 OS=2", ["G=2x2 is cut finer than OS=2x1", "P <= G <= OS"]),
         ("P=1x2 G=1x2 OS=2x2", ["1x2"]),
         ("P=1 G=1 OS=4x1", ["4"]),
@@ -51,7 +51,8 @@ def shard(policy="zero3", model=None, **options):
         ("mics:3", ["3"]),
         ("P=a G=1 OS=1", ["a"]),
         (lins.Policy(param=(4, 1), grad=(2, 1), optim=(2, 2)), ["4x1"]),
-        (lins.Policy(param=1, grad=1, optim=1, family="paper"), ["'paper'", "'planned'"]),
+        (lins.Policy(param=1, grad=1, optim=1, family="paprika"), ["'paper'", "'planned'"]),
+        (lins.Policy(param=4, grad=1, optim=4, family="paper"), ["P=2x2 is cut finer than G=1x1"]),
         (17, ["17", "legal are a preset"]),
         (None, ["None", "legal are"]),
     ],
@@ -71,7 +72,7 @@ def test_policies_that_are_not_legal(policy, patterns):
         ({"grad_dtype": "bf16"}, ["bf16", "floating"]),
         ({"reduce_dtype": torch.complex64}, ["complex64", "floating"]),
         ({"init": "rank0"}, ["'rank0'", "'broadcast' and 'check'"]),
-        ({"family": "paper"}, ["'paper'", "'planned'"]),
+        ({"family": "best"}, ["'best'", "'paper'", "'planned'"]),
     ],
     ids=str,
 )
@@ -81,7 +82,6 @@ def test_options_that_are_not_legal(options, patterns):
 
 def test_what_cannot_be_wrapped():
     refuse(lambda mesh: lins.lins_shard(lambda x: x, mesh, "ddp"), "function is no torch.nn.Module")
-    refuse(shard(model=lambda: nn.Linear(2, 2, device="meta")), "meta device", "values first")
 
     def twice(mesh):
         model = lins.lins_shard(Stack(), mesh, "zero3")

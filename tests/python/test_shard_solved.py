@@ -140,16 +140,13 @@ def test_the_trace_shows_the_plans_bytes_and_collectives(inter):
 
 
 def test_plans_that_cannot_be_run_are_refused_on_every_rank():
-    spec = spec_of(True)
     other_mesh = solved((4, 1))
-    paper = lins.Plan.uniform(spec, cluster_of((2, 2)), policy="ddp", family="paper")
-    wide = lins.Plan.uniform(spec, cluster_of((2, 2)), param=(2, 1), grad=(1, 1), optim=(2, 1))
     unlike = lins.ModelSpec(units=[lins.Unit("trunk", 32), lins.Unit("leaf", 55, repeat=2)])
     strangers = mixed_plans(unlike)[0]
 
     def check(mesh):
         said = []
-        for policy in (other_mesh, paper, wide, strangers):
+        for policy in (other_mesh, strangers):
             with pytest.raises(lins.LinsError) as e:
                 lins.lins_shard(models.Stack(), mesh, policy)
             said.append(str(e.value))
@@ -157,9 +154,7 @@ def test_plans_that_cannot_be_run_are_refused_on_every_rank():
 
     for said in lins.testing.run((2, 2), AXES, check):
         assert "Mesh(node=4, gpu=1)" in said[0] and "Mesh(node=2, gpu=2)" in said[0]
-        assert "family 'paper' cannot be executed" in said[1]
-        assert "P=2x1 is cut finer than G=1x1" in said[2]
-        assert "no choice for unit 'root': it has trunk, leaf" in said[3]
+        assert "no choice for unit 'root': it has trunk, leaf" in said[1]
 
 
 def test_ranks_with_different_plans_all_get_an_error():

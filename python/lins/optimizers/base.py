@@ -121,6 +121,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 "step skipped on every rank: a gradient is not finite (%d so far)",
                 self.skipped_steps,
             )
+        self._handle.updates.started()
         return loss
 
     def _update(self) -> bool:
