@@ -110,6 +110,13 @@ void AdamWFp32(benchmark::State& state) {
   Report(state, x.n, 28);
 }
 
+void AdamWFused(benchmark::State& state) {
+  const Arrays x(state);
+  int64_t step = 0;
+  for (auto _ : state) AdamUpdate({.fused = true}, ++step, x.slice());
+  Report(state, x.n, 28);
+}
+
 // The norm is the extra read of the gradients; the scale is applied in the update.
 void AdamWClipped(benchmark::State& state) {
   const Arrays x(state);
@@ -173,6 +180,7 @@ LINS_BENCHMARK(Copy);
 LINS_BENCHMARK(Triad);
 LINS_BENCHMARK(AdamWPlain);
 LINS_BENCHMARK(AdamWFp32);
+LINS_BENCHMARK(AdamWFused);
 LINS_BENCHMARK(AdamWClipped);
 LINS_BENCHMARK(AdamW8bits);
 LINS_BENCHMARK(SGDMomentum);

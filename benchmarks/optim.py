@@ -73,6 +73,8 @@ def flat(mesh, numel: int) -> dict[str, Variant]:
     }
     rules = {
         "lins AdamW": (lambda m: lins.AdamW(m), {}, 28),
+        "lins AdamW fused": (lambda m: lins.AdamW(m, fused=True), {}, 28),
+        "lins AdamW fused bf16": (lambda m: lins.AdamW(m, fused=True), bf16, 28),
         "lins AdamW bf16": (lambda m: lins.AdamW(m), bf16, 28),
         "lins AdamW bf16 stochastic": (lambda m: lins.AdamW(m, rounding="stochastic"), bf16, 28),
         "lins AdamW8bit": (lambda m: lins.AdamW8bit(m), {}, 16),

@@ -67,16 +67,30 @@ template <typename T>
   }
 }
 
-#define LINS_FOR_TYPE(T)                                                                         \
-  LINS_SIMD void Moments(const Constants<T>& c, int64_t n, const T* g, T* m, T* v) {             \
-    MomentsOf(c, n, g, m, v);                                                                    \
-  }                                                                                              \
-  LINS_SIMD void Decayed(const Constants<T>& c, int64_t n, const T* g, const T* p, T* out) {     \
-    DecayedOf(c, n, g, p, out);                                                                  \
-  }                                                                                              \
-  LINS_SIMD void Largest(int64_t n, const T* v, T* x) { LargestOf(n, v, x); }                    \
-  LINS_SIMD void Parameters(const Constants<T>& c, int64_t n, T* p, const T* m, const T* root) { \
-    ParametersOf(c, n, p, m, root);                                                              \
+// The same from squares, with their roots to nearest.
+template <typename T>
+[[gnu::always_inline]] inline void FusedParametersOf(const Constants<T>& c, int64_t n,
+                                                     T* __restrict p, const T* __restrict m,
+                                                     const T* __restrict squares) {
+  for (int64_t i = 0; i < n; ++i) {
+    const T denom = std::sqrt(squares[i]) / c.correction2 + c.eps;
+    p[i] = p[i] * c.decay + c.step_size * m[i] / denom;
+  }
+}
+
+#define LINS_FOR_TYPE(T)                                                                           \
+  LINS_SIMD void Moments(const Constants<T>& c, int64_t n, const T* g, T* m, T* v) {               \
+    MomentsOf(c, n, g, m, v);                                                                      \
+  }                                                                                                \
+  LINS_SIMD void Decayed(const Constants<T>& c, int64_t n, const T* g, const T* p, T* out) {       \
+    DecayedOf(c, n, g, p, out);                                                                    \
+  }                                                                                                \
+  LINS_SIMD void Largest(int64_t n, const T* v, T* x) { LargestOf(n, v, x); }                      \
+  LINS_SIMD void FusedParameters(const Constants<T>& c, int64_t n, T* p, const T* m, const T* x) { \
+    FusedParametersOf(c, n, p, m, x);                                                              \
+  }                                                                                                \
+  LINS_SIMD void Parameters(const Constants<T>& c, int64_t n, T* p, const T* m, const T* root) {   \
+    ParametersOf(c, n, p, m, root);                                                                \
   }
 LINS_FOR_TYPE(float)
 LINS_FOR_TYPE(double)
@@ -85,6 +99,7 @@ LINS_FOR_TYPE(double)
 template <typename T>
 void Update(const AdamOptions& options, int64_t step, const Slice& slice) {
   const Constants<T> c = Prepare<T>(options, step);
+  const bool fused = options.fused || SqrtOfTorch() == SqrtWay::kInstruction;
   ForEachBlock<T>(slice, [&](const Block<T>& b) {
     alignas(64) T scratch[kBlock];
     const T* grad = b.grad;
@@ -98,6 +113,7 @@ void Update(const AdamOptions& options, int64_t step, const Slice& slice) {
       Largest(b.numel, b.state[1], b.state[2]);
       largest = b.state[2];
     }
+    if (fused) return FusedParameters(c, b.numel, b.param, b.state[0], largest);
     SquareRoots(largest, b.numel, scratch);
     Parameters(c, b.numel, b.param, b.state[0], scratch);
   });

@@ -22,11 +22,8 @@ void Narrow(const double* in, int64_t n, const Rounding& rounding, c10::ScalarTy
 
 // A value of 32 random bits for an element: the same for the same key and index, on every machine.
 inline uint32_t RandomBits(uint32_t key, uint32_t index) {
-  // The finalizer of Chris Wellons' hash prospector ("lowbias32"), twice.
+  // The finalizer of Chris Wellons' hash prospector, "lowbias32".
   uint32_t x = index * 0x9e3779b9u + key;
-  x = (x ^ (x >> 16)) * 0x7feb352du;
-  x = (x ^ (x >> 15)) * 0x846ca68bu;
-  x = (x ^ (x >> 16)) + key;
   x = (x ^ (x >> 16)) * 0x7feb352du;
   x = (x ^ (x >> 15)) * 0x846ca68bu;
   return x ^ (x >> 16);

@@ -14,7 +14,8 @@ void BindOptions(py::module_& m) {
       .def_readwrite("eps", &AdamOptions::eps)
       .def_readwrite("weight_decay", &AdamOptions::weight_decay)
       .def_readwrite("maximize", &AdamOptions::maximize)
-      .def_readwrite("amsgrad", &AdamOptions::amsgrad);
+      .def_readwrite("amsgrad", &AdamOptions::amsgrad)
+      .def_readwrite("fused", &AdamOptions::fused);
   py::class_<SGDOptions>(m, "SGDOptions")
       .def(py::init<>())
       .def_readwrite("lr", &SGDOptions::lr)

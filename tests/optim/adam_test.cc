@@ -83,6 +83,28 @@ TEST(AdamUpdate, HasTheBitsOfTorchForDenormalsZerosAndHugeValues) {
   for (const AdamOptions& s : kSettings) Compare(s, at::kFloat, start, {grads, grads.flip(0)});
 }
 
+TEST(AdamUpdate, FusedDiffersInLastBitsOnly) {
+  for (at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    const int64_t n = 3001;
+    const at::Tensor start = Values(n, dtype, 1);
+    at::Tensor p = start.clone(), m = at::zeros({n}, dtype), v = m.clone();
+    at::Tensor p2 = p.clone(), m2 = m.clone(), v2 = v.clone();
+    AdamOptions options{.lr = 0.1};
+    for (int64_t step = 1; step <= 10; ++step) {
+      const at::Tensor g = Values(n, dtype, 1 + step);
+      options.fused = false;
+      AdamUpdate(options, step, SliceOf(p, g, {m, v}));
+      options.fused = true;
+      AdamUpdate(options, step, SliceOf(p2, g, {m2, v2}));
+    }
+    EXPECT_TRUE(at::equal(m, m2));
+    EXPECT_TRUE(at::equal(v, v2));
+    // Ten updates of at most 0.1 to values of at most 2, each off by one unit in the last place.
+    const double unit = dtype == at::kFloat ? 0x1p-23 : 0x1p-52;
+    EXPECT_LE((p - p2).abs().max().item<double>(), 10 * 2 * unit);
+  }
+}
+
 TEST(AdamUpdate, ThreadsChangeNothing) {
   const int64_t n = 200'001;
   const at::Tensor g = Values(n, at::kFloat, 4);

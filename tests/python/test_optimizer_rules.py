@@ -33,6 +33,18 @@ def test_equal_to_torch_bit_for_bit(rule, settings):
     compare(lambda mesh, plan: sharded(mesh, plan, steps=4, make=make), want)
 
 
+@pytest.mark.parametrize("rule", ["AdamW", "Adam"])
+def test_fused_is_torchs_fused_but_for_the_last_bit(rule):
+    options = {"lr": 0.1, "weight_decay": 0.1, "fused": True}
+    want = alone(lambda m: getattr(torch.optim, rule)(m.parameters(), **options), steps=4)
+
+    def check(mesh):
+        return sharded(mesh, "zero1", 4, make=lambda m: getattr(lins, rule)(m, **options))
+
+    for got in lins.testing.run((2, 2), AXES, check):
+        models.assert_close(got, want, tolerance=4 * 2.0**-23)
+
+
 BETA = st.floats(0, 0.9999)
 
 
