@@ -13,7 +13,7 @@
 #include "comm/trace.h"
 #include "comm/world.h"
 #include "mesh/error.h"
-#include "runtime/adam.h"
+#include "runtime/optimizer.h"
 #include "runtime/module.h"
 
 namespace {

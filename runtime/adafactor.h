@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "optim/adafactor.h"
-#include "runtime/optimizer.h"
+#include "runtime/optimizer_base.h"
 
 namespace lins {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "optim/adam.h"
-#include "runtime/optimizer.h"
+#include "runtime/optimizer_base.h"
 
 namespace lins {
 

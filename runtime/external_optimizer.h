@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/optimizer.h"
+#include "runtime/optimizer_base.h"
 
 namespace lins {
 

@@ -1,6 +1,6 @@
 // Optimizers, for lins.optimizers.
 #include "core.h"
-#include "runtime/optimizers.h"
+#include "runtime/optimizer.h"
 
 namespace lins {
 namespace {

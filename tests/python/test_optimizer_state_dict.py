@@ -99,6 +99,30 @@ def test_a_state_dict_continues_under_the_same_plan_and_a_full_one_under_another
     lins.testing.run((2, 2), AXES, check)
 
 
+@pytest.mark.parametrize("rule", SHARDED)
+def test_loading_its_own_state_dict_changes_nothing_and_missing_entries_start_anew(rule):
+    def check(mesh):
+        model = lins.lins_shard(Flat(), mesh, "zero1")
+        opt = getattr(lins, rule)(model, **SHARDED[rule])
+        advance(model, opt, mesh.rank, range(2))
+        before = opt.full_state_dict()["state"]
+        opt.load_state_dict(opt.state_dict())
+        after = opt.full_state_dict()["state"]
+        for i, entry in before.items():
+            assert any(v.any() for k, v in entry.items() if k != "step")
+            for key, value in entry.items():
+                assert torch.equal(after[i][key], value), (i, key)
+        state = opt.state_dict()
+        del state["state"][0]
+        opt.load_state_dict(state)
+        assert 0 not in opt.state_dict()["state"]
+        name, updates, states = opt._core.records()[0]
+        assert updates == 0
+        assert not any(t.full_tensor().any() for t in states.values())
+
+    lins.testing.run((1, 2), AXES, check)
+
+
 def test_a_state_dict_is_that_of_torch_with_dtensors_in_it():
     reference = Flat()
     theirs = torch.optim.AdamW(reference.parameters(), **ADAM)

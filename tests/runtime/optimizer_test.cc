@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "mesh/error.h"
-#include "runtime/optimizers.h"
+#include "runtime/optimizer.h"
 #include "tests/dtensor/on_mesh.h"
 
 namespace lins {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "mesh/error.h"
-#include "runtime/adam.h"
+#include "runtime/optimizer.h"
 #include "tests/dtensor/on_mesh.h"
 
 namespace lins {

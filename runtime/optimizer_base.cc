@@ -1,4 +1,4 @@
-#include "runtime/optimizer.h"
+#include "runtime/optimizer_base.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
@@ -304,15 +304,23 @@ void Optimizer::Load(const std::vector<Loaded>& loaded) {
       }
     }
   }
+  std::map<std::string, const Loaded*> by_name;
+  for (const Loaded& x : loaded) by_name[x.name] = &x;
   for (Slot& slot : slots_) {
-    std::fill(slot.updates.begin(), slot.updates.end(), 0);
-    for (State& state : slot.states) state.data.values.zero_();
-  }
-  for (const Loaded& x : loaded) {
-    const Place place = places_.at(x.name);
-    slots_[place.slot].updates[place.window] = x.updates;
-    for (const auto& [name, part] : x.parts) {
-      Import(slots_[place.slot], place.window, name, part);
+    for (size_t i = 0; i < slot.updates.size(); ++i) {
+      const auto found = by_name.find(slot.buffer->windows()[i].name);
+      const Loaded* x = found == by_name.end() ? nullptr : found->second;
+      slot.updates[i] = x ? x->updates : 0;
+      for (const auto& [name, state] : Export(slot, i)) {
+        // A part may be the state itself: nothing is cleared before it has been read.
+        at::Tensor part;
+        if (x) {
+          for (const auto& [given, values] : x->parts) {
+            if (given == name) part = values;
+          }
+        }
+        Import(slot, i, name, part.defined() ? part : at::zeros_like(state.ToLocal()));
+      }
     }
   }
 }

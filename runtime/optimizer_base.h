@@ -1,0 +1,136 @@
+// What all optimizers over the optimizer-state shards of a sharded model share.
+//
+//   AdamW opt(model, {{.lr = 3e-4}}, {});
+//   opt.Step();        // updates this rank's slices, then brings them to all ranks that hold them
+//
+// Collective: every rank steps. A parameter without gradient on every rank is left alone, its step
+// count too. A gradient that is not finite anywhere skips the step everywhere.
+//
+// A rule is one pass over runs: neighbours of a flat shard with the same options and step count,
+// however many parameters they are.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtensor/dtensor.h"
+#include "optim/slice.h"
+#include "runtime/sharded_model.h"
+
+namespace lins {
+
+// The group of each parameter by name; those that are absent belong to group 0.
+using GroupOf = std::map<std::string, int>;
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+
+  // False when the step was skipped. Without gradients since ZeroGrad nothing changes. Throws for
+  // options that do not fit the states, before anything has changed.
+  bool Step();
+  int64_t skipped_steps() const { return skipped_; }
+
+  // How masters are rounded to parameters of lower precision.
+  void UseStochasticRounding(uint32_t seed);
+
+  // The p-norm of each group's gradients (1, 2 or infinity), each element counted once, NaN where
+  // one is not finite. Collective, one reduction.
+  std::vector<double> GroupNorms(double p);
+
+  // What a checkpoint holds of a parameter, in the order of the model. No communication; the
+  // states of most rules share memory with the optimizer.
+  struct Record {
+    std::string name;
+    int64_t updates = 0;
+    std::vector<std::pair<std::string, DTensor>> states;
+  };
+  std::vector<Record> Records() const;
+  // Takes over what another optimizer's records say; parameters that are absent start anew. Of a
+  // state, this rank's part. Throws before anything has changed for names, states or sizes that
+  // this optimizer does not have.
+  struct Loaded {
+    std::string name;
+    int64_t updates = 0;
+    std::vector<std::pair<std::string, at::Tensor>> parts;
+  };
+  void Load(const std::vector<Loaded>& loaded);
+
+ protected:
+  // Names that the model does not have, or that are frozen, are errors; so is a model that is not
+  // in host memory, unless the rule runs anywhere.
+  Optimizer(std::shared_ptr<ShardedModel> model, size_t groups, const GroupOf& group_of,
+            bool any_device = false);
+
+  struct State {
+    std::string name;
+    OptimState data;  // the model shows it too
+  };
+  struct Slot {
+    FlatBuffer* buffer;
+    std::vector<int> group;        // by window
+    std::vector<int64_t> updates;  // so far, by window
+    std::vector<State> states;     // in the order of Slice::state
+  };
+  struct Run {
+    int group;
+    int64_t step;   // of this update, from 1
+    size_t window;  // the first
+    Slice slice;
+  };
+  using Used = std::vector<bool>;  // by window: does any rank have a gradient?
+
+  // Adds a state of zeros for the windows that want it, of the masters' type.
+  void AddState(Slot& slot, const std::string& name, const std::function<bool(size_t)>& wanted);
+  // Adds one that is no state by element, and which lins::States therefore leaves out.
+  at::Tensor AddOther(Slot& slot, const std::string& name, at::Tensor zeros);
+  // All of a window's part as the kernels see it, or [from, to) of the buffer. States in the order
+  // of slot.states.
+  Slice SliceOf(const Slot& slot, size_t window, int64_t from, int64_t to) const;
+  Slice SliceOf(const Slot& slot, size_t window) const;
+
+  // Throws for options that cannot be carried out.
+  virtual void Check() const = 0;
+  void CheckCount(size_t groups) const;  // as many as the optimizer was made with?
+  // Before the slices are updated, with step counts moved on; where ranks talk to each other.
+  virtual void UpdateTogether(const ShardedModel::GradSummary&) {}
+  // Does the window take part in runs?
+  virtual bool RunsOver(const Slot&, size_t) const { return true; }
+  virtual void UpdateRun(Slot& slot, const Run& run) = 0;
+  virtual void UpdateSlice(Slot& slot, const Used& used);
+  // A window's states for Records, and one of them back.
+  virtual std::vector<std::pair<std::string, DTensor>> Export(const Slot& slot,
+                                                              size_t window) const;
+  virtual void Import(Slot& slot, size_t window, const std::string& state, const at::Tensor& part);
+
+  // Slots whose OS is cut over the same axes, in order.
+  std::vector<std::vector<size_t>> Teams() const;
+  DTensor StatePart(const Slot& slot, size_t window, const at::Tensor& part) const;
+  uint32_t RoundingKey(const Slot& slot, int64_t step) const;
+
+  // Step in two halves: kReady says that step counts are moved on and gradients may be read.
+  enum class Outcome { kNothing, kSkipped, kReady };
+  Outcome Begin(const ShardedModel::GradSummary** summary);
+
+  std::shared_ptr<ShardedModel> model_;
+  std::vector<Slot> slots_;
+  bool merge_runs_ = true;  // false: a run never holds more than one window
+
+ private:
+  struct Place {
+    size_t slot, window;
+  };
+  std::map<std::string, Place> places_;  // of each parameter
+  size_t groups_;
+  int64_t skipped_ = 0;
+  bool stochastic_ = false;
+  uint32_t seed_ = 0;
+};
+
+}  // namespace lins
