@@ -116,7 +116,7 @@ def test_loading_its_own_state_dict_changes_nothing_and_missing_entries_start_an
         del state["state"][0]
         opt.load_state_dict(state)
         assert 0 not in opt.state_dict()["state"]
-        name, updates, states = opt._core.records()[0]
+        _, updates, states = opt._core.records()[0]
         assert updates == 0
         assert not any(t.full_tensor().any() for t in states.values())
 

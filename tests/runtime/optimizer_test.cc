@@ -1,9 +1,10 @@
 // Optimizers from C++: a matrix and a vector whose gradients are given.
+#include "runtime/optimizer.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "mesh/error.h"
-#include "runtime/optimizer.h"
 #include "tests/dtensor/on_mesh.h"
 
 namespace lins {
