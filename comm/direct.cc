@@ -101,7 +101,7 @@ void DirectReduce(Exchange& exchange, int64_t index, const Nodes& nodes, const a
       });
   for (int64_t s = 0; s < cuts.count(); ++s) {
     Exchange::Step step{
-        .received = received[s], .into = own.Cut(cuts, s), .op = op, .run = nodes.per_node()};
+        .received = received[s], .into = own.Cut(cuts, s), .op = op, .runs = nodes.runs()};
     for (const Range& part : parts) step.parts.push_back(part.Cut(cuts, s).data());
     if (all) {
       EachPeer(index, k, [&](int64_t to, int64_t) { step.sends.push_back({step.into, to, 1}); });
@@ -122,8 +122,7 @@ void DirectSmallAllReduce(Exchange& exchange, int64_t index, const Nodes& nodes,
       n * inout.element_size(),
       [&] { EachPeer(index, k, [&](int64_t, int64_t from) { exchange.Recv(slots[from], from); }); },
       [&] { EachPeer(index, k, [&](int64_t to, int64_t) { exchange.Send(slots[index], to); }); });
-  Exchange::Step step{
-      .received = exchange.posted(), .into = whole, .op = op, .run = nodes.per_node()};
+  Exchange::Step step{.received = exchange.posted(), .into = whole, .op = op, .runs = nodes.runs()};
   for (const int64_t rank : nodes.order()) step.parts.push_back(slots[rank].data());
   exchange.Add(std::move(step));
 }

@@ -72,7 +72,7 @@ void Exchange::Run(double timeout_seconds) {
     wire_.WaitRecvs(step.received, deadline);
     if (!step.parts.empty() && step.into.n > 0) {
       ReduceInOrder(step.into.data(), step.parts, step.into.n, step.into.flat.scalar_type(),
-                    step.op, step.run, step.divisor);
+                    step.op, step.runs, step.divisor);
     }
     for (const Message& message : step.sends) Send(message.what, message.to, message.phase);
   }

@@ -52,13 +52,15 @@ class Exchange : public Task {
     int phase;
   };
   // Once the first `received` of the posted receives are complete: parts reduced into `into`
-  // (`runs` as for ReduceInOrder; no parts: nothing to reduce), then messages sent.
+  // as ReduceInOrder does with `runs` and `divisor` (no parts: nothing to reduce), then messages
+  // sent.
   struct Step {
     size_t received = 0;
     Range into{};
     std::vector<const void*> parts{};
     ReduceOp op = ReduceOp::kSum;
-    int64_t run = 0, divisor = 0;
+    std::vector<int64_t> runs{};
+    int64_t divisor = 0;
     std::vector<Message> sends{};
   };
 

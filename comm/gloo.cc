@@ -1,3 +1,5 @@
+#include "comm/gloo.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -6,9 +8,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 
+#include "comm/by_node.h"
 #include "comm/direct.h"
 #include "comm/exchange.h"
-#include "comm/gloo.h"
 #include "comm/posted.h"
 #include "comm/progress.h"
 
@@ -50,14 +52,18 @@ class GlooBackend : public Backend {
   std::unique_ptr<Pending> AllGather(const at::Tensor& out, const at::Tensor& in,
                                      const Counts& counts, const OpInfo& info) override {
     auto exchange = NewExchange(kAllGather, info);
-    DirectAllGather(*exchange, index_, Flat(out), Flat(in), counts);
+    if (ByNode(out)) {
+      AllGatherByNode(*exchange, index_, nodes_, Flat(out), Flat(in), counts);
+    } else {
+      DirectAllGather(*exchange, index_, Flat(out), Flat(in), counts);
+    }
     return Start(std::move(exchange), out);
   }
 
   std::unique_ptr<Pending> ReduceScatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op,
                                          const Counts& counts, const OpInfo& info) override {
     auto exchange = NewExchange(kReduceScatter + static_cast<int>(op), info);
-    DirectReduce(*exchange, index_, nodes_, Flat(out), Flat(in), op, counts, /*all=*/false);
+    Reduce(*exchange, Flat(out), Flat(in), op, counts, /*all=*/false);
     return Start(std::move(exchange), in);
   }
 
@@ -68,8 +74,7 @@ class GlooBackend : public Backend {
     if (Bytes(flat) <= kSmall) {
       DirectSmallAllReduce(*exchange, index_, nodes_, flat, op);
     } else {
-      DirectReduce(*exchange, index_, nodes_, flat, flat, op, EvenChunks(flat.numel(), size()),
-                   /*all=*/true);
+      Reduce(*exchange, flat, flat, op, EvenChunks(flat.numel(), size()), /*all=*/true);
     }
     return Start(std::move(exchange), inout);
   }
@@ -85,7 +90,11 @@ class GlooBackend : public Backend {
   std::unique_ptr<Pending> Broadcast(const at::Tensor& inout, int64_t root,
                                      const OpInfo& info) override {
     auto exchange = NewExchange(kBroadcast, info);
-    DirectBroadcast(*exchange, index_, size(), Flat(inout), root);
+    if (ByNode(inout)) {
+      BroadcastByNode(*exchange, index_, nodes_, Flat(inout), root);
+    } else {
+      DirectBroadcast(*exchange, index_, size(), Flat(inout), root);
+    }
     return Start(std::move(exchange), inout);
   }
 
@@ -96,8 +105,25 @@ class GlooBackend : public Backend {
     return Start(std::move(exchange), tokens);
   }
 
+  std::vector<int64_t> SentBytes() const override { return {sent_->begin(), sent_->end()}; }
+
  private:
   int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
+
+  // Whether an operation on a message of which `whole` is all goes by nodes.
+  bool ByNode(const at::Tensor& whole) const {
+    return nodes_.count() > 1 && Bytes(whole) >= kByNodeBytes;
+  }
+
+  void Reduce(Exchange& exchange, const at::Tensor& out, const at::Tensor& in, ReduceOp op,
+              const Counts& counts, bool all) const {
+    const bool narrow_average = op == ReduceOp::kAvg && in.element_size() <= 2;
+    if (ByNode(in) && !narrow_average) {
+      ReduceByNode(exchange, index_, nodes_, out, in, op, counts, all);
+    } else {
+      DirectReduce(exchange, index_, nodes_, out, in, op, counts, all);
+    }
+  }
 
   enum Kind { kAllGather, kAllToAll, kBroadcast, kBarrier, kAllReduce, kReduceScatter = 16 };
 
@@ -146,7 +172,7 @@ GlooFactory::GlooFactory(c10::intrusive_ptr<c10d::Store> store, double timeout_s
 GlooFactory::~GlooFactory() = default;
 
 std::unique_ptr<Backend> GlooFactory::Connect(const std::vector<int64_t>& ranks, int64_t index,
-                                              const std::string& key) {
+                                              const Nodes& nodes, const std::string& key) {
   using Group = c10d::ProcessGroupGloo;
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(state_->timeout * 1000));
   if (!state_->options) state_->options = Group::Options::create_default(timeout);
@@ -156,8 +182,8 @@ std::unique_ptr<Backend> GlooFactory::Connect(const std::vector<int64_t>& ranks,
   auto store = c10::make_intrusive<c10d::PrefixStore>(key, state_->store);
   auto group = c10::make_intrusive<Group>(store, static_cast<int>(index),
                                           static_cast<int>(ranks.size()), std::move(options));
-  return Posted(std::make_unique<GlooBackend>(std::move(group), ranks, index, Nodes(ranks, 0),
-                                              state_->timeout));
+  return Posted(
+      std::make_unique<GlooBackend>(std::move(group), ranks, index, nodes, state_->timeout));
 }
 
 }  // namespace lins

@@ -24,6 +24,8 @@ class Nodes {
   int64_t size() const { return static_cast<int64_t>(order_.size()); }
   // Indices of the group, node by node.
   const std::vector<int64_t>& order() const { return order_; }
+  // How many ranks of that order each node has, for ReduceInOrder.
+  std::vector<int64_t> runs() const { return std::vector<int64_t>(count(), per_node_); }
   int64_t At(int64_t node, int64_t local) const { return order_[node * per_node_ + local]; }
   int64_t node(int64_t index) const { return places_[index] / per_node_; }
   int64_t local(int64_t index) const { return places_[index] % per_node_; }

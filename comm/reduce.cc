@@ -1,6 +1,7 @@
 #include "comm/reduce.h"
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
@@ -19,7 +20,7 @@ constexpr bool kIsComplex = c10::is_complex<T>::value;
 
 // What to do with the parts: see ReduceInOrder.
 struct Shape {
-  int64_t run;  // above 0
+  absl::Span<const int64_t> runs;  // at least one
   int64_t divisor;
 };
 
@@ -47,15 +48,17 @@ void Blocks(T* out, absl::Span<const void* const> parts, int64_t n, Shape shape,
             Fn fn) {
   Acc acc[kBlock], next[kBlock];
   const auto count = static_cast<Acc>(static_cast<float>(shape.divisor));
-  const bool round = !average && shape.run < static_cast<int64_t>(parts.size());
+  const bool round = !average && shape.runs.size() > 1;
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t size = std::min(kBlock, n - begin);
-    Fold<T>(acc, parts.subspan(0, shape.run), begin, size, fn);
+    Fold<T>(acc, parts.subspan(0, shape.runs[0]), begin, size, fn);
     if (round) Round<T>(acc, size);
-    for (size_t run = shape.run; run < parts.size(); run += shape.run) {
-      Fold<T>(next, parts.subspan(run, shape.run), begin, size, fn);
+    size_t done = shape.runs[0];
+    for (const int64_t run : shape.runs.subspan(1)) {
+      Fold<T>(next, parts.subspan(done, run), begin, size, fn);
       if (round) Round<T>(next, size);
       for (int64_t i = 0; i < size; ++i) acc[i] = fn(acc[i], next[i]);
+      done += run;
     }
     if (average) {
       for (int64_t i = 0; i < size; ++i) acc[i] = acc[i] / count;
@@ -125,11 +128,11 @@ std::string ReduceProblem(c10::ScalarType dtype, ReduceOp op) {
 }
 
 void ReduceInOrder(void* out, absl::Span<const void* const> parts, int64_t n, c10::ScalarType dtype,
-                   ReduceOp op, int64_t run, int64_t divisor) {
+                   ReduceOp op, absl::Span<const int64_t> runs, int64_t divisor) {
   const auto k = static_cast<int64_t>(parts.size());
-  // Runs of one part are the parts themselves.
-  const Shape shape = {.run = run <= 1 ? k : run, .divisor = divisor > 0 ? divisor : k};
-  LINS_CHECK(k % shape.run == 0, "runs of ", run, " in ", k, " parts");
+  if (runs.empty()) runs = absl::MakeConstSpan(&k, 1);
+  LINS_CHECK(std::accumulate(runs.begin(), runs.end(), int64_t{0}) == k, "runs of ", k, " parts");
+  const Shape shape = {runs, divisor > 0 ? divisor : k};
   switch (dtype) {
     case at::kFloat:
       return Reduce<float>(out, parts, n, op, shape);

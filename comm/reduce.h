@@ -18,11 +18,11 @@ std::string ReduceProblem(c10::ScalarType dtype, ReduceOp op);
 // number of parts when that is 0; minima and maxima propagate NaN. `out` may be one of the parts.
 // CPU memory.
 //
-// `run` above 0 divides the number of parts: every `run` parts are reduced from left to right, then
-// the results, just as when each had been made by a call of its own (as a sum, where an average is
-// asked for). Half and bfloat16 are then rounded once for each run and once at the end, but for
-// averages, which might overflow: they are rounded once.
+// `runs` are lengths that add up to the number of parts: each run of parts is reduced from left to
+// right, then the results, just as when each had been made by a call of its own (as a sum, where an
+// average is asked for). Half and bfloat16 are then rounded once for each run and once at the end,
+// but for averages, whose sums might overflow: they are rounded once. None: a single run.
 void ReduceInOrder(void* out, absl::Span<const void* const> parts, int64_t n, c10::ScalarType dtype,
-                   ReduceOp op, int64_t run = 0, int64_t divisor = 0);
+                   ReduceOp op, absl::Span<const int64_t> runs = {}, int64_t divisor = 0);
 
 }  // namespace lins
