@@ -1,4 +1,5 @@
-// World::CheckAgreement: fingerprints first, the values themselves only when they differ.
+// World::GatherTexts, and CheckAgreement: fingerprints first, the values themselves only when they
+// differ.
 #include <ATen/ATen.h>
 
 #include <cstring>
@@ -40,6 +41,25 @@ std::string Shown(const std::string& value) {
 
 }  // namespace
 
+std::vector<std::string> World::GatherTexts(const std::string& text) {
+  if (size_ == 1) return {text};
+  Communicator& world = Everyone(Role::kOther);
+  const auto device = name_ == "nccl" ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
+  const at::Tensor length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
+  const at::Tensor all = Gather(world, length, Counts(size_, 1), device);
+  const Counts lengths(all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + size_);
+  const at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  if (!text.empty()) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  const at::Tensor texts = Gather(world, bytes, lengths, device);
+  const char* next = reinterpret_cast<const char*>(texts.const_data_ptr());
+  std::vector<std::string> out;
+  for (const int64_t n : lengths) {
+    out.emplace_back(next, n);
+    next += n;
+  }
+  return out;
+}
+
 void World::CheckAgreement(const std::string& what, const std::string& value) {
   if (size_ == 1) return;
   Communicator& world = Everyone(Role::kOther);
@@ -51,23 +71,17 @@ void World::CheckAgreement(const std::string& what, const std::string& value) {
   const at::Tensor all = Gather(world, own, Counts(size_, 2), device);
   const int64_t* pairs = all.data_ptr<int64_t>();
   bool agree = true;
-  Counts lengths(size_);
   for (int64_t r = 0; r < size_; ++r) {
     agree &= pairs[2 * r] == pairs[0] && pairs[2 * r + 1] == pairs[1];
-    lengths[r] = pairs[2 * r + 1];
   }
   if (agree) return;
 
-  const at::Tensor bytes = at::empty({static_cast<int64_t>(value.size())}, at::kByte);
-  if (!value.empty()) std::memcpy(bytes.mutable_data_ptr(), value.data(), value.size());
-  const at::Tensor texts = Gather(world, bytes, lengths, device);
-  const char* next = reinterpret_cast<const char*>(texts.const_data_ptr());
   std::string first;
   std::vector<std::string> shown;
   size_t differing = 0;
+  const std::vector<std::string> texts = GatherTexts(value);
   for (int64_t r = 0; r < size_; ++r) {
-    const std::string text(next, lengths[r]);
-    next += lengths[r];
+    const std::string& text = texts[r];
     if (r == 0) first = text;
     if (r > 0 && text == first) continue;
     differing += r > 0;

@@ -83,7 +83,7 @@ void RankContext::Remove(int id) {
   std::lock_guard lock(mutex_);
   std::erase_if(injections_, [id](const Injection& injection) { return injection.id == id; });
   std::erase_if(forbidden_, [id](const auto& f) { return f.first == id; });
-  std::erase_if(quiesce_, [id](const auto& q) { return q.first == id; });
+  std::erase_if(executors_, [id](const auto& e) { return e.first == id; });
   Update();
 }
 
@@ -94,19 +94,31 @@ int RankContext::Forbid(std::function<std::string()> where) {
   return next_id_++;
 }
 
-int RankContext::AddQuiesce(std::function<void()> wait) {
+int RankContext::AddExecutor(Executor executor) {
   std::lock_guard lock(mutex_);
-  quiesce_.emplace_back(next_id_, std::move(wait));
+  executors_.emplace_back(next_id_, std::move(executor));
   return next_id_++;
 }
 
+std::vector<RankContext::Executor> RankContext::Executors() const {
+  std::lock_guard lock(mutex_);
+  std::vector<Executor> out;
+  for (const auto& [id, executor] : executors_) out.push_back(executor);
+  return out;
+}
+
 void RankContext::Quiesce() const {
-  std::vector<std::function<void()>> waits;
-  {
-    std::lock_guard lock(mutex_);
-    for (const auto& [id, wait] : quiesce_) waits.push_back(wait);
+  for (const Executor& e : Executors()) e.wait();
+}
+
+void RankContext::FinishVerifying() {
+  try {
+    for (const Executor& e : Executors()) e.compare();
+  } catch (...) {
+    StopVerifying();
+    throw;
   }
-  for (const auto& wait : waits) wait();
+  StopVerifying();
 }
 
 void RankContext::CheckAllowed(const TraceRecord& op) const {

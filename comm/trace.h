@@ -66,11 +66,21 @@ class RankContext {
   // where(): the place in the user's program.
   int Forbid(std::function<std::string()> where);
 
-  // What works beside the rank's own thread (the streams of a sharded model) can be waited for:
-  // Quiesce calls every registered function, which returns once all that was handed over so far has
-  // run. Call it before reading a trace, for operations that were asked for but have not begun.
-  int AddQuiesce(std::function<void()> wait);
+  // What works for this rank beside its own thread (the streams of a sharded model).
+  struct Executor {
+    std::function<void()> wait;     // returns once all that was handed over so far has run
+    std::function<void()> compare;  // compares what it has noted while verifying; collective
+  };
+  int AddExecutor(Executor executor);  // until Remove(id)
+  // Waits for all executors: before reading a trace, for operations that were asked for but have
+  // not begun.
   void Quiesce() const;
+  // Verification: executors compare what must be equal among ranks. Every rank starts and stops it;
+  // FinishVerifying lets the executors compare what is left. Nestable.
+  void StartVerifying() { ++verifying_; }
+  void StopVerifying() { --verifying_; }
+  void FinishVerifying();
+  bool verifying() const { return verifying_ > 0; }
 
   // Used by Communicator.
   bool Watched() const { return watched_; }                // anything to record, inject or forbid
@@ -88,6 +98,7 @@ class RankContext {
     std::string failure;
   };
   void Update();  // watched_, under the mutex
+  std::vector<Executor> Executors() const;
 
   mutable std::mutex mutex_;
   std::atomic<bool> watched_ = false;
@@ -95,7 +106,8 @@ class RankContext {
   std::vector<std::pair<int, std::vector<std::shared_ptr<TraceRecord>>>> traces_;
   std::vector<Injection> injections_;
   std::vector<std::pair<int, std::function<std::string()>>> forbidden_;
-  std::vector<std::pair<int, std::function<void()>>> quiesce_;
+  std::vector<std::pair<int, Executor>> executors_;
+  std::atomic<int> verifying_ = 0;
 };
 
 double MonotonicSeconds();

@@ -78,6 +78,9 @@ class World {
   // ..., rank 2 has ...". Collective over the world.
   void CheckAgreement(const std::string& what, const std::string& value);
 
+  // Every rank's text, in the order of ranks. Collective over the world.
+  std::vector<std::string> GatherTexts(const std::string& text);
+
   // Wakes every rank that waits in this world with an error that gives the reason; later operations
   // fail at once. Ranks as threads only; elsewhere the time-out does it.
   void Abort(const std::string& reason);

@@ -44,8 +44,7 @@ RedistributionPlan SumAndSelect(const Layout& piece, const Axes& summed, const A
   terms.shards = piece.terms().shards;
   const Layout whole = piece.WithTerms(terms);
   if (Mesh::GroupSize(summed) > 1) {
-    steps.push_back(
-        MakeStep(StepKind::kAllReduce, summed, piece, whole, itemsize, cost_model));
+    steps.push_back(MakeStep(StepKind::kAllReduce, summed, piece, whole, itemsize, cost_model));
   }
   if (Mesh::GroupSize(cut) > 1)
     steps.push_back(MakeStep(StepKind::kSlice, cut, whole, dst, itemsize, cost_model));

@@ -54,6 +54,7 @@ bool AdamW::Step() {
     UpdateSlice(slot, summary.used.at(i++));
     model_->LaunchUpdate(*slot.buffer);
   }
+  model_->EndUpdate();
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include "comm/trace.h"
 #include "mesh/error.h"
 #include "runtime/autograd_hooks.h"
+#include "runtime/verification.h"
 
 namespace lins {
 namespace {
@@ -61,17 +62,11 @@ ShardedModel::ShardedModel(LiveMesh mesh, ShardOptions options)
       reduce_stream_(std::make_shared<Stream>(options.overlap)),
       update_stream_(std::make_shared<Stream>(options.overlap)),
       other_stream_(std::make_shared<Stream>(true)) {
-  const std::array<std::weak_ptr<Stream>, 4> streams = {gather_stream_, reduce_stream_,
-                                                        update_stream_, other_stream_};
-  quiesce_ = mesh_.world().context().AddQuiesce([streams] {
-    for (const std::weak_ptr<Stream>& weak : streams) {
-      if (const auto stream = weak.lock()) stream->Drain();
-    }
-  });
+  verification_ = std::make_unique<Verification>(*this);
 }
 
 ShardedModel::~ShardedModel() {
-  mesh_.world().context().Remove(quiesce_);
+  mesh_.world().context().Remove(executor_);
   for (Stream* s : Streams()) s->Drain();
   try {
     FinishUpdates();                 // who still holds a parameter may read it
@@ -100,19 +95,39 @@ std::shared_ptr<ShardedModel> ShardedModel::Create(LiveMesh mesh, std::vector<Un
   if (!problem.empty()) throw Error(problem);
   std::shared_ptr<ShardedModel> model(new ShardedModel(std::move(mesh), options));
   model->BuildUnits(std::move(units));
+  model->Register();
   return model;
 }
 
+void ShardedModel::Register() {
+  const std::array<std::weak_ptr<Stream>, 4> streams = {gather_stream_, reduce_stream_,
+                                                        update_stream_, other_stream_};
+  RankContext::Executor executor;
+  executor.wait = [streams] {
+    for (const std::weak_ptr<Stream>& weak : streams) {
+      if (const auto stream = weak.lock()) stream->Drain();
+    }
+  };
+  executor.compare = [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->verification_->Compare("the end", /*final=*/true);
+  };
+  executor_ = mesh_.world().context().AddExecutor(std::move(executor));
+}
+
 void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
-  at::Device device = at::kCPU;
-  for (const UnitSpec& s : specs) {
-    if (!s.params.empty()) device = s.params[0].param.device();
-  }
-  pool_ = std::make_shared<BufferPool>(device);
   for (size_t u = 0; u < specs.size(); ++u) {
     units_.push_back(std::make_unique<Unit>());
     Unit& unit = *units_.back();
     unit.name = specs[u].name;
+    if (specs[u].materialize) {
+      for (NamedParam& p : specs[u].params) p.param.reset();  // so that it may be replaced
+      const std::vector<at::Tensor> real = specs[u].materialize();
+      LINS_CHECK(real.size() == specs[u].params.size(), real.size(), " tensors for unit ",
+                 unit.name);
+      for (size_t i = 0; i < real.size(); ++i) specs[u].params[i].param = real[i];
+    }
+    if (!pool_ && !specs[u].params.empty())
+      pool_ = std::make_shared<BufferPool>(specs[u].params[0].param.device());
     // Equal dtype and trainability share a buffer, in order of first appearance.
     std::vector<std::vector<NamedParam>> classes;
     for (NamedParam& p : specs[u].params) {
@@ -134,6 +149,7 @@ void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
         WatchGradients(static_cast<int>(u), *unit.buffers.back());
     }
   }
+  if (!pool_) pool_ = std::make_shared<BufferPool>(at::kCPU);
   if (options_.cost_model) mesh_.world().CheckAgreement("the plan's collectives", Collectives());
   ConnectGroups();
   for (size_t u = units_.size(); u-- > 1;) reduce_order_.push_back(static_cast<int>(u));
@@ -266,6 +282,7 @@ void ShardedModel::PreForward(int u) {
   ++unit.depth;
   EnsureGathered(unit);
   FinishUpdates(u);
+  if (Verifying()) verification_->NoteParameters(u, in_backward_);
   // A forward inside a backward recomputes activations: there the next unit is the one before.
   Prefetch(u, in_backward_ ? -1 : 1);
 }
@@ -351,6 +368,7 @@ void ShardedModel::PreBackward(int u) {
   Unit& unit = *units_[u];
   unit.in_backward = true;
   EnsureGathered(unit);
+  if (Verifying()) verification_->NoteParameters(u, /*backward=*/true);
   Prefetch(u, -1);
 }
 
@@ -420,6 +438,9 @@ void ShardedModel::FinishBackward() {
     grads_ready_ = true;
     expected_ = 0;
   }
+  if (!Verifying()) return;
+  if (grads_ready_) verification_->NoteGradients();
+  verification_->Compare("the backward");
 }
 
 void ShardedModel::RecoverFromFailure() {
@@ -545,6 +566,14 @@ void ShardedModel::LaunchUpdate(FlatBuffer& buffer) {
   if (!options_.overlap_update || !options_.overlap) buffer.FinishUpdate();
 }
 
+void ShardedModel::EndUpdate() {
+  ++steps_;
+  if (!Verifying()) return;
+  FinishUpdates();
+  verification_->NoteStates();
+  verification_->Compare("the update");
+}
+
 void ShardedModel::FinishUpdates(int unit) {
   for (const auto& b : units_[unit]->buffers) b->FinishUpdate();
 }
@@ -554,6 +583,8 @@ void ShardedModel::FinishUpdates() {
     for (const auto& b : unit->buffers) b->FinishUpdate();
   }
 }
+
+bool ShardedModel::Verifying() const { return mesh_.world().context().verifying(); }
 
 bool ShardedModel::Updating() const {
   return std::any_of(units_.begin(), units_.end(), [](const auto& unit) {

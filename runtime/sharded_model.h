@@ -34,6 +34,9 @@ struct UnitSpec {
   std::string name;  // of the module; "" for the root, which holds what no other unit does
   std::vector<NamedParam> params;
   Policy policy;
+  // For parameters on the meta device: called once, when the unit is about to be cut; returns them
+  // with memory and values, in the order of `params`. So one unit at a time is whole.
+  std::function<std::vector<at::Tensor>()> materialize = {};
 };
 
 struct ShardOptions {
@@ -140,16 +143,18 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   int UnitIndex(const std::string& name) const;       // throws for a name that no unit has
   const LiveMesh& mesh() const { return mesh_; }
   const ShardOptions& options() const { return options_; }
-  // A step of an optimizer: BeginUpdate, then for every buffer in the order of TrainableBuffers:
-  // FinishUpdate of the step before (in BeginUpdate), change OS's slice, LaunchUpdate. What was
-  // updated reaches P of all ranks beside what the caller does next; who reads a parameter waits:
-  // a unit's forward, Unshard, States, FinishUpdates.
+  // A step of an optimizer: BeginUpdate; for every buffer in the order of TrainableBuffers change
+  // OS's slice and LaunchUpdate; EndUpdate. What was updated reaches P of all ranks beside what the
+  // caller does next; who reads a parameter waits: a unit's forward, Unshard, States,
+  // FinishUpdates.
   void BeginUpdate();
   void LaunchUpdate(FlatBuffer& buffer);
+  void EndUpdate();
   // Waits for the updates of one unit, or of all.
   void FinishUpdates(int unit);
   void FinishUpdates();
   bool Updating() const;
+  int64_t steps() const { return steps_; }
   // Communicator of all ranks for small agreements.
   Communicator& WorldComm() const;
 
@@ -174,10 +179,13 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void FinishBackward();
   void RecoverFromFailure();  // a backward that never ended
   void LaunchCountCheck();    // do all ranks have the same number of micro-batches?
+  void Register();            // with the rank's context
+  bool Verifying() const;
 
   LiveMesh mesh_;
   ShardOptions options_;
-  int quiesce_ = -1;  // of the rank's context
+  int executor_ = -1;  // of the rank's context
+  int64_t steps_ = 0;  // of an optimizer, so far
   std::shared_ptr<BufferPool> pool_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<int> reduce_order_;
@@ -196,6 +204,8 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   at::Tensor counts_in_, counts_out_;
   Event counts_checked_;
   bool counts_pending_ = false;
+
+  std::unique_ptr<class Verification> verification_;
 
   // Last: their threads end before what their tasks use.
   std::shared_ptr<Stream> gather_stream_, reduce_stream_, update_stream_, other_stream_;

@@ -133,6 +133,9 @@ void BindComm(py::module_& m) {
       .def_static("current", &RankContext::Current)
       .def("quiesce", &RankContext::Quiesce, NoGil(),
            "Waits until what was handed over to this rank's streams has run.")
+      .def("start_verifying", &RankContext::StartVerifying)
+      .def("stop_verifying", &RankContext::StopVerifying)
+      .def("finish_verifying", &RankContext::FinishVerifying, NoGil())
       .def("start_trace", &RankContext::StartTrace)
       .def("stop_trace", &RankContext::StopTrace, py::arg("id"))
       .def(

@@ -43,17 +43,17 @@ class AwaitedParameters(dict):
             self._updates.finish(self._unit)
         return dict.__getitem__(self, name)
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: Any = None) -> Any:  # noqa: D102 - of dict
         if self._updates.pending:
             self._updates.finish(self._unit)
         return dict.get(self, name, default)
 
-    def items(self):
+    def items(self):  # noqa: D102 - of dict
         if self._updates.pending:
             self._updates.finish(self._unit)
         return dict.items(self)
 
-    def values(self):
+    def values(self):  # noqa: D102 - of dict
         if self._updates.pending:
             self._updates.finish(self._unit)
         return dict.values(self)

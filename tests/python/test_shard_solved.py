@@ -140,7 +140,6 @@ def test_the_trace_shows_the_plans_bytes_and_collectives(inter):
 
 
 def test_plans_that_cannot_be_run_are_refused_on_every_rank():
-    spec = spec_of(True)
     other_mesh = solved((4, 1))
     unlike = lins.ModelSpec(units=[lins.Unit("trunk", 32), lins.Unit("leaf", 55, repeat=2)])
     strangers = mixed_plans(unlike)[0]
