@@ -13,8 +13,10 @@
 
 namespace lins {
 
-// The least message, as a whole, that goes by nodes: below it, latency counts.
+// The least message, as a whole, that goes by nodes: below it, latency counts. A broadcast's rank
+// that passes on what it gets has all the work of its node.
 constexpr int64_t kByNodeBytes = 512 * 1024;
+constexpr int64_t kByNodeBroadcastBytes = 1536 * 1024;
 // A rank's part goes in up to 8 cuts (what is broadcast in up to 16) of at least so many bytes.
 constexpr int64_t kByNodeCutBytes = 256 * 1024;
 

@@ -90,7 +90,7 @@ class GlooBackend : public Backend {
   std::unique_ptr<Pending> Broadcast(const at::Tensor& inout, int64_t root,
                                      const OpInfo& info) override {
     auto exchange = NewExchange(kBroadcast, info);
-    if (ByNode(inout)) {
+    if (ByNode(inout, kByNodeBroadcastBytes)) {
       BroadcastByNode(*exchange, index_, nodes_, Flat(inout), root);
     } else {
       DirectBroadcast(*exchange, index_, size(), Flat(inout), root);
@@ -111,8 +111,8 @@ class GlooBackend : public Backend {
   int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
 
   // Whether an operation on a message of which `whole` is all goes by nodes.
-  bool ByNode(const at::Tensor& whole) const {
-    return nodes_.count() > 1 && Bytes(whole) >= kByNodeBytes;
+  bool ByNode(const at::Tensor& whole, int64_t least = kByNodeBytes) const {
+    return nodes_.count() > 1 && Bytes(whole) >= least;
   }
 
   void Reduce(Exchange& exchange, const at::Tensor& out, const at::Tensor& in, ReduceOp op,

@@ -64,6 +64,8 @@ TEST_P(ByNode, EveryCollectiveMatchesItsFormula) {
       testing::SweepCollectives(c, n, at::kFloat);
     }
     testing::SweepAllReduce(c, 9 * cut * group.size() + 3, at::kFloat);  // cuts larger than that
+    testing::SweepBroadcast(c, kByNodeBroadcastBytes / 4 - 1, at::kFloat);
+    testing::SweepBroadcast(c, kByNodeBroadcastBytes / 4 + 1, at::kFloat);
     testing::SweepCollectives(c, 100003, at::kBFloat16);
     testing::SweepCollectives(c, 30001, at::kLong);
   });
@@ -101,7 +103,7 @@ at::Tensor Expected(const Case& c, const std::vector<at::Tensor>& of_rank, Reduc
 TEST_P(ByNode, BothTransportsAddUpInTheDocumentedOrder) {
   const Case& group = GetParam();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
-    for (const int64_t part : {50, 33001}) {  // direct, by nodes
+    for (const int64_t part : {50, 70001}) {  // direct, by nodes
       std::vector<at::Tensor> inputs, wants;
       for (int64_t r = 0; r < group.size(); ++r) {
         inputs.push_back(Rough(r, part * group.size(), dtype));
@@ -150,7 +152,7 @@ TEST_P(ByNode, NothingCrossesMoreOftenThanNeeded) {
     const int64_t k = c.size(), rank = group.Group()[c.index()];
     const int64_t node = rank / group.per_node, local = rank % group.per_node;
     Counts counts(k);  // uneven, one of them 0
-    for (int64_t i = 0; i < k; ++i) counts[i] = i == 1 ? 0 : 40000 + 1000 * i;
+    for (int64_t i = 0; i < k; ++i) counts[i] = i == 1 ? 0 : 60000 + 1000 * i;
     const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
     std::vector<int64_t> columns(group.per_node);  // bytes of the parts of equal local index
     for (int64_t i = 0; i < k; ++i) columns[c.ranks()[i] % group.per_node] += 4 * counts[i];
@@ -175,7 +177,7 @@ TEST_P(ByNode, NothingCrossesMoreOftenThanNeeded) {
                  return m == node ? columns[l] : l == local ? theirs : 0;
                }),
                "reduce_scatter");
-    const int64_t n = 65536 * k;  // equal chunks: twice (M-1)/M * n leave each node
+    const int64_t n = (1 << 17) * k;  // equal chunks: twice (M-1)/M * n leave each node
     const at::Tensor whole = at::ones({n});
     ExpectSent(Sent(c, [&] { return c.AllReduce(whole, ReduceOp::kSum); }),
                want([&](int64_t m, int64_t l, int64_t) {
@@ -228,7 +230,7 @@ TEST(ByNodeGroups, ThoseMadeBeforeTheNodesWereKnownKeepTheirWay) {
 TEST(ByNodeGroups, ManyOperationsInFlight) {
   RunGloo(4, [](World& world) {
     world.SetNodeSize(2);
-    const int64_t r = world.rank(), n = 100000;
+    const int64_t r = world.rank(), n = 400000;
     Communicator& reduce = world.Get({0, 1, 2, 3}, Role::kReduce);
     Communicator& gather = world.Get({0, 1, 2, 3}, Role::kGather);
     std::vector<at::Tensor> sums, outs, texts;
@@ -258,12 +260,12 @@ TEST(ByNodeGroups, RelayingGoesOnWithoutWait) {
   RunGloo(4, [](World& world) {
     world.SetNodeSize(2);
     Communicator& c = world.Get({0, 1, 2, 3}, Role::kGather);
-    const at::Tensor x = at::full({300000}, world.rank() == 0 ? 5.0f : 0.0f);
+    const at::Tensor x = at::full({500000}, world.rank() == 0 ? 5.0f : 0.0f);
     for (int i = 0; i < 5; ++i) {
       Work work = c.Broadcast(x, 0);  // by way of rank 2
       if (world.rank() == 3) work.Wait();
     }
-    if (world.rank() == 3 && x[299999].item<float>() != 5) throw Error("broadcast");
+    if (world.rank() == 3 && x[499999].item<float>() != 5) throw Error("broadcast");
     c.Barrier().Wait();
   });
 }
