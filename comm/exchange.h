@@ -99,7 +99,7 @@ class Exchange : public Task {
 // could come meanwhile, until they are through. Small ones are sent first: fewer notes cross.
 template <typename Receives, typename Sends>
 void PostInOrder(int64_t bytes, Receives receives, Sends sends) {
-  constexpr int64_t kLarge = 1024 * 1024;
+  constexpr int64_t kLarge = 2 * 1024 * 1024;
   if (bytes >= kLarge) receives();
   sends();
   if (bytes < kLarge) receives();
