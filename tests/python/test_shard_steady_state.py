@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lins
+import models
 import pytest
+from models import AXES, Stack
 
 WORKER = Path(__file__).with_name("steady_state_worker.py")
 
@@ -40,3 +43,27 @@ def test_a_thousand_steps_keep_memory_caches_and_step_time_flat(policy, family):
     assert late["held"] == early["held"] == seen[200]["held"]
     assert late["held"]["live_leases"] == late["held"]["buffers"] == 0
     assert late["cpu"] < 1.5 * early["cpu"], seen
+
+
+def test_a_hundred_steps_keep_memory_flat():
+    def check(mesh):
+        model = lins.lins_shard(Stack(depth=2), mesh, "P=2x1 G=2x1 OS=4")
+        opt = lins.AdamW(model)
+        seen = []
+        for step in range(100):
+            models.backward(model, step % 5, mesh.rank, 2)
+            lins.clip_grad_norm_(model, 1.0)
+            opt.step()
+            opt.zero_grad()
+            if step % 10 == 9:
+                seen.append(lins.memory(model))
+        return seen
+
+    for seen in lins.testing.run((2, 2), AXES, check):
+        flat = [
+            {k: v for k, v in m.items() if not k.startswith("peak") and k != "pooled"} for m in seen
+        ]
+        assert all(m == flat[0] for m in flat)
+        pooled = [m["pooled"] for m in seen]
+        assert pooled[-1] <= 2 * pooled[1]
+        assert all(m["live_leases"] == 0 for m in seen)
