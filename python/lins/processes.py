@@ -34,8 +34,20 @@ class Interrupted(Exception):
         self.exit_code = 128 + signum
 
 
-def launch(module: str, nodes: int, per_node: int, settings: dict[str, Any]) -> Any:
+Place = Callable[[int], tuple[list[str], dict[str, str]]]
+
+
+def launch(
+    module: str,
+    nodes: int,
+    per_node: int,
+    settings: dict[str, Any],
+    place: Place | None = None,
+) -> Any:
     """Runs `python -m module` as nodes x per_node ranks and returns the report of rank 0.
+
+    place: of a node, the command to put before its ranks' own, and changes to their environment,
+    such as MASTER_ADDR; without it all ranks are processes of this host that meet on loopback.
 
     Raises LinsError when a rank fails, after the others have been ended; Interrupted after SIGINT
     or SIGTERM, which are caught meanwhile. No rank outlives this call.
@@ -51,7 +63,8 @@ def launch(module: str, nodes: int, per_node: int, settings: dict[str, Any]) -> 
                 port = _free_port()
                 for rank in range(nodes * per_node):
                     where = _environment(rank, nodes * per_node, per_node, port)
-                    ranks.append(_start(module, rank, where, folder))
+                    before, changes = place(rank // per_node) if place else ([], {})
+                    ranks.append(_start(module, rank, where | changes, folder, before))
             finally:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             _wait(ranks, folder, received)
@@ -125,11 +138,13 @@ def _environment(rank: int, size: int, per_node: int, port: int) -> dict[str, st
     return env
 
 
-def _start(module: str, rank: int, env: dict[str, str], folder: Path) -> subprocess.Popen:
+def _start(
+    module: str, rank: int, env: dict[str, str], folder: Path, before: list[str]
+) -> subprocess.Popen:
     # Rank 0 shows the progress; of the others only the log of one that fails is of interest.
     with open(folder / f"log-{rank}", "wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", module, str(folder)],
+            [*before, sys.executable, "-m", module, str(folder)],
             env=env,
             stdin=subprocess.PIPE,  # closed by our end, however we end
             stdout=log,
