@@ -131,9 +131,6 @@ for _ in range(20):
 """
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a world's groups go while its streams use them (proofs, finding 1)"
-)
 def test_a_run_that_ends_while_parameters_are_updated_waits_for_that():
     done = subprocess.run(
         [sys.executable, "-c", ENDS_IN_AN_UPDATE],
