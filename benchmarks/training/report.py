@@ -87,9 +87,8 @@ def print_run(run: Run) -> None:
         f"{s['steps']} timed steps, load {run['load']:.1f}. Memory cap "
         f"{run['cap_bytes'] / 1e6:.0f} MB. {run['solved']}\n"
     )
-    print(
-        "| candidate | step, ms | predicted | MB between nodes | plan's | peer's time / its | fits |"
-    )
+    head = "candidate | step, ms | predicted | MB between nodes | plan's | peer's time / its | fits"
+    print(f"| {head} |")
     print("|---|---:|---:|---:|---:|---:|---|")
     peers = {v: k for k, v in SAME_LAYOUT.items()}
     for name in run["ranks"][0]["seconds"]:
