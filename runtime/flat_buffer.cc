@@ -178,10 +178,12 @@ void FlatBuffer::Gather() const {
 }
 
 void FlatBuffer::ReleaseMemory() {
-  Hide(absl::StrCat("are cut over ", Product(plan_.policy.param),
-                    " ranks and not gathered now. They are complete while the unit computes; to "
-                    "read or write them elsewhere use `with lins.unsharded(module):`, to see this "
-                    "rank's part `lins.states(model)`"));
+  Hide(absl::StrCat(
+      "are cut over ", Product(plan_.policy.param),
+      " ranks and not gathered now. They are complete while the unit computes; to "
+      "read or write them elsewhere use `with lins.unsharded(module):`, to compute with "
+      "them in a method other than forward `lins.register_forward_method(module, "
+      "name)`, to see this rank's part `lins.states(model)`"));
   lease_.reset();
 }
 

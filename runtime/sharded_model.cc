@@ -115,15 +115,19 @@ void ShardedModel::Register() {
 }
 
 void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
-  at::Device device = at::kCPU;
-  for (const UnitSpec& s : specs) {
-    if (!s.params.empty()) device = s.params[0].param.device();
-  }
-  pool_ = std::make_shared<BufferPool>(device);
   for (size_t u = 0; u < specs.size(); ++u) {
     units_.push_back(std::make_unique<Unit>());
     Unit& unit = *units_.back();
     unit.name = specs[u].name;
+    if (specs[u].materialize) {
+      for (NamedParam& p : specs[u].params) p.param.reset();  // so that it may be replaced
+      const std::vector<at::Tensor> real = specs[u].materialize();
+      LINS_CHECK(real.size() == specs[u].params.size(), real.size(), " tensors for unit ",
+                 unit.name);
+      for (size_t i = 0; i < real.size(); ++i) specs[u].params[i].param = real[i];
+    }
+    if (!pool_ && !specs[u].params.empty())
+      pool_ = std::make_shared<BufferPool>(specs[u].params[0].param.device());
     // Equal dtype and trainability share a buffer, in order of first appearance.
     std::vector<std::vector<NamedParam>> classes;
     for (NamedParam& p : specs[u].params) {
@@ -145,6 +149,7 @@ void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
         WatchGradients(static_cast<int>(u), *unit.buffers.back());
     }
   }
+  if (!pool_) pool_ = std::make_shared<BufferPool>(at::kCPU);
   if (options_.cost_model) mesh_.world().CheckAgreement("the plan's collectives", Collectives());
   ConnectGroups();
   for (size_t u = units_.size(); u-- > 1;) reduce_order_.push_back(static_cast<int>(u));

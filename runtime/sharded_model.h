@@ -34,6 +34,9 @@ struct UnitSpec {
   std::string name;  // of the module; "" for the root, which holds what no other unit does
   std::vector<NamedParam> params;
   Policy policy;
+  // For parameters on the meta device: called once, when the unit is about to be cut; returns them
+  // with memory and values, in the order of `params`. So one unit at a time is whole.
+  std::function<std::vector<at::Tensor>()> materialize = {};
 };
 
 struct ShardOptions {

@@ -132,8 +132,8 @@ void Verification::NoteOperations() {
     // What ranks pass to a collective may differ in size only where its pieces do.
     const std::string same = absl::StrCat(r.op, " ", r.unit, " ", r.axes);
     const int64_t item = static_cast<int64_t>(HashText(comm));
-    notes_.push_back({kOperation, item, r.sequence, static_cast<int64_t>(r.group.size()),
-                      HashText(same)});
+    notes_.push_back(
+        {kOperation, item, r.sequence, static_cast<int64_t>(r.group.size()), HashText(same)});
     operations_[{item, r.sequence}] = absl::StrCat(what, " (group ", comm, ")");
   }
   context.StopTrace(trace_);

@@ -24,7 +24,18 @@ std::vector<UnitSpec> ToUnits(const py::list& list) {
   std::vector<UnitSpec> out;
   for (const py::handle& item : list) {
     const auto unit = item.cast<py::tuple>();
-    UnitSpec spec{unit[0].cast<std::string>(), {}, unit[2].cast<Policy>()};
+    UnitSpec spec{unit[0].cast<std::string>(), {}, unit[2].cast<Policy>(), {}};
+    if (const py::object fn = unit[3]; !fn.is_none()) {
+      // Units are destroyed without the lock.
+      const std::shared_ptr<py::object> held(new py::object(fn), [](py::object* o) {
+        const py::gil_scoped_acquire gil;
+        delete o;
+      });
+      spec.materialize = [held] {
+        const py::gil_scoped_acquire gil;
+        return (*held)().cast<std::vector<at::Tensor>>();
+      };
+    }
     for (const py::handle& p : unit[1].cast<py::list>()) {
       const auto pair = p.cast<py::tuple>();
       spec.params.push_back({pair[0].cast<std::string>(), pair[1].cast<at::Tensor>()});

@@ -78,7 +78,8 @@ if importlib.util.find_spec("torch") is not None:
     from lins.optimizers import AdamW, clip_grad_norm_
     from lins.policy import Policy
     from lins.profiling.units import measure_units
-    from lins.sharding import lins_shard
+    from lins.sharding import lins_shard, register_forward_method
+    from lins.state_dict import state_dict
     from lins.tracing import TraceRecord, trace
     from lins.verification import verify
     from lins.watch import Watch
@@ -104,6 +105,8 @@ if importlib.util.find_spec("torch") is not None:
         "ones",
         "rand",
         "randn",
+        "register_forward_method",
+        "state_dict",
         "states",
         "testing",
         "trace",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -12,19 +13,28 @@ from torch.utils import _pytree as pytree
 
 from lins import _core, _planning
 from lins.errors import LinsError, LinsValueError
+from lins.materialize import check_meta, materialize_buffers, materializer
 from lins.pending import Updates, await_updates
 from lins.policy import Policy, resolve
+from lins.state_dict import add_state_dict_hooks
 
 UnitRule = str | Callable[[nn.Module], bool]
+
+
+Hooks = tuple[Callable[..., Any], Callable[..., Any]]  # before and after a forward
 
 
 class Handle:
     """What a wrapped model carries: the executor, and which unit holds which parameter."""
 
-    def __init__(self, core: _core.ShardedModel, names: dict[str, nn.Parameter]) -> None:
+    def __init__(
+        self, core: _core.ShardedModel, names: dict[str, nn.Parameter], unit_names: list[str]
+    ) -> None:
         self.core = core
         self.names = names
         self.unit_of: dict[int, int] = {}  # id(parameter) -> unit
+        self.unit_names = unit_names  # of their modules; "" is the root
+        self.hooks: dict[int, Hooks] = {}  # by id(module) of a unit
         self.updates = Updates(core)
 
 
@@ -54,11 +64,15 @@ def lins_shard(
     init: str = "broadcast",
     cast_inputs: bool = True,
     overlap_update: bool = True,
+    init_fn: Callable[[nn.Module], None] | None = None,
+    seed: int = 0,
 ) -> nn.Module:
     """Places the states of a model's parameters over a mesh; returns the same module.
 
     Args:
         model: any module on the mesh's device. Its parameters become views of flat buffers.
+            On the meta device (built under `with torch.device("meta"):`) it is given memory and
+            values unit by unit, so that no rank ever holds all of it.
         mesh: from lins.init_mesh, or the one that lins.testing.run passes.
         policy: a preset ("ddp", "zero1", "zero2", "zero3", "fsdp2", "hsdp", "mics:8", "zero++:8",
             "megatron:8", "paro-nig", "paro-iig", "paro-igg"); factors ("P=1 G=4x1 OS=8x1", also
@@ -79,6 +93,10 @@ def lins_shard(
         cast_inputs: with param_dtype, cast floating-point inputs of units to it.
         overlap_update: with overlap, updated parameters travel during the next forward; False:
             the optimizer's step waits for them.
+        init_fn: gives values to the parameters and buffers that a module itself holds, for models
+            built on the meta device. Default: the module's reset_parameters().
+        seed: of those values, which depend on it and on the module's name alone, not on ranks,
+            units or policy.
 
     Collective: every rank passes the same. Gradients become the mean over ranks and micro-batches.
 
@@ -93,6 +111,7 @@ def lins_shard(
     try:
         _check(model, init, param_dtype, grad_dtype, reduce_dtype)
         plan = find_units(model, units)
+        check_meta(model, plan, init_fn)
         if isinstance(policy, Policy) and not policy.fixed:
             policy = _solve(model, mesh, policy, units, param_dtype, grad_dtype)
         resolved = resolve(policy, mesh, family, [name for name, _, _ in plan])
@@ -105,11 +124,10 @@ def lins_shard(
     if error is not None:
         raise error
 
-    names = dict(model.named_parameters())
     core = _core.ShardedModel(
         mesh,
         [
-            (name, params, placement)
+            (name, params, placement, materializer(model, name, params, init_fn, seed))
             for (name, _, params), placement in zip(plan, resolved.placements, strict=True)
         ],
         overlap=overlap,
@@ -123,23 +141,23 @@ def lins_shard(
         family=resolved.family,
         bucket_bytes=resolved.bucket_bytes,
     )
-    handle = Handle(core, names)
+    handle = Handle(core, dict(model.named_parameters()), [name for name, _, _ in plan])
+    materialize_buffers(model, mesh, init_fn, seed)
     _share_buffers(model, mesh)
     cast = param_dtype if cast_inputs else None
     for index, (_, module, params) in enumerate(plan):
         for _, p in params:
             p._lins_handle = handle
             handle.unit_of[id(p)] = index
-        _hook(core, index, module, cast)
+        handle.hooks[id(module)] = _hook(core, index, module, cast)
+    add_state_dict_hooks(model, handle, [module for _, module, _ in plan])
     model._lins_handle = handle
     if overlap and overlap_update:
         whole = {unit for unit, p, trainable in core.plans() if trainable and not p.gather.steps}
-        names_of_units = [name or "root" for name, _, _ in plan]
-        await_updates(
-            model,
-            handle.updates,
-            {i: u for i, u in handle.unit_of.items() if names_of_units[u] in whole},
-        )
+        awaited = {
+            i: u for i, u in handle.unit_of.items() if (handle.unit_names[u] or "root") in whole
+        }
+        await_updates(model, handle.updates, awaited)
     return model
 
 
@@ -186,8 +204,6 @@ def _check(model: nn.Module, init: str, *dtypes: torch.dtype | None) -> None:
                 f"{type(model).__name__} is wrapped already, in whole or in part: "
                 "a module is wrapped once"
             )
-        if p.device.type == "meta":
-            raise LinsValueError("parameters on the meta device: give them values first")
     if init not in ("broadcast", "check"):
         raise LinsValueError(f"init={init!r}: legal are 'broadcast' and 'check'")
     for dtype in dtypes:
@@ -252,8 +268,11 @@ def _share_buffers(model: nn.Module, mesh: _core.LiveMesh) -> None:
 
 def _hook(
     core: _core.ShardedModel, index: int, module: nn.Module, cast: torch.dtype | None
-) -> None:
-    """Gathers before the forward, frees after; marks where the backward begins and ends."""
+) -> Hooks:
+    """Gathers before the forward, frees after; marks where the backward begins and ends.
+
+    Returns the two hooks, for methods that are to be treated like forward.
+    """
 
     def enter(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         if cast is not None:
@@ -282,3 +301,41 @@ def _hook(
 
     module.register_forward_pre_hook(before, with_kwargs=True)
     module.register_forward_hook(after, with_kwargs=True, always_call=True)
+    return before, after
+
+
+def register_forward_method(module: nn.Module, name: str) -> None:
+    """Makes a method of a unit (or of the wrapped model itself) work like its forward.
+
+    While the method runs, the unit's own parameters are complete; gradients through its tensor
+    arguments and results are handled as those of forward. Methods that only call modules, such as
+    `generate` of a model whose forward does the computing, need it not.
+
+        lins.register_forward_method(model, "encode")
+        z = model.encode(x)
+
+    Collective when the method is called. Raises LinsError for modules that are no unit.
+    """
+    handle = handle_of(module)
+    hooks = handle.hooks.get(id(module))
+    if hooks is None:
+        raise LinsValueError(
+            f"{type(module).__name__} is no unit: legal are the wrapped model and the modules "
+            f"{', '.join(handle.unit_names[1:])}"
+        )
+    method = getattr(module, name, None)
+    if not callable(method):
+        raise LinsValueError(f"{type(module).__name__} has no method {name!r}")
+    before, after = hooks
+
+    @functools.wraps(method)
+    def forward_method(*args: Any, **kwargs: Any) -> Any:
+        output = None
+        args, kwargs = before(module, args, kwargs)
+        try:
+            output = method(*args, **kwargs)
+            return output
+        finally:
+            after(module, args, kwargs, output)
+
+    setattr(module, name, forward_method)

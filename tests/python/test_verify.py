@@ -148,7 +148,7 @@ def test_operations_in_another_order_are_named():
         with torch.no_grad():
             model(torch.ones(2, 3))
 
-    with pytest.raises(lins.LinsError, match="'blocks.[01]'.*'blocks.[01]'"):
+    with pytest.raises(lins.LinsError, match=r"'blocks.[01]'.*'blocks.[01]'"):
         lins.testing.run((2, 2), AXES, within)
 
 
