@@ -32,27 +32,32 @@ def measured_spec(s: Settings, rank: int) -> lins.ModelSpec:
     mine = {u.name: (u.forward_seconds, u.backward_seconds) for u in spec.units}
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
-    units = []
-    for u in spec.units:
-        forward, backward = (
-            statistics.fmean(x) for x in zip(*(r[u.name] for r in everyone), strict=True)
+    means = {
+        u.name: tuple(statistics.fmean(x) for x in zip(*(r[u.name] for r in everyone), strict=True))
+        for u in spec.units
+    }
+    return _with_seconds(spec, means)
+
+
+def _with_seconds(spec: lins.ModelSpec, seconds: dict[str, tuple[float, ...]]) -> lins.ModelSpec:
+    """The same model with other (forward, backward) seconds of its units."""
+    units = [
+        lins.Unit(
+            u.name,
+            parameters=u.parameters,
+            repeat=u.repeat,
+            forward_flops=u.forward_flops,
+            activation_bytes=u.activation_bytes,
+            boundary_bytes=u.boundary_bytes,
+            forward_seconds=seconds[u.name][0],
+            backward_seconds=seconds[u.name][1],
         )
-        units.append(
-            lins.Unit(
-                u.name,
-                parameters=u.parameters,
-                repeat=u.repeat,
-                forward_flops=u.forward_flops,
-                activation_bytes=u.activation_bytes,
-                boundary_bytes=u.boundary_bytes,
-                forward_seconds=forward,
-                backward_seconds=backward,
-            )
-        )
+        for u in spec.units
+    ]
     return lins.ModelSpec(
         units=units,
-        seq_len=s.shape.seq_len,
-        micro_batch=s.shape.rows,
+        seq_len=spec.seq_len,
+        micro_batch=spec.micro_batch,
         name=spec.name,
         state_bytes=_STATES,
     )
@@ -92,6 +97,23 @@ class Policy:
         # Gloo's own buffers are few; what is capped is what plans differ in.
         self._settings = {"micro_batches": s.micro_batches, "communicator_bytes": 0}
         self.cap_bytes = int(s.cap * self.price("ddp").memory["total"])
+
+    def calibrate(self, alone: float) -> None:
+        """Takes `alone`, seconds of a step without communication, for what compute takes.
+
+        Other work on the machine changes that from minute to minute, so predictions rest on what
+        the same rounds measured.
+        """
+        before = self.price("ddp").cost["compute"] + self.optimizer
+        factor = alone / before
+        self.optimizer *= factor
+        self.spec = _with_seconds(
+            self.spec,
+            {
+                u.name: (factor * u.forward_seconds, factor * u.backward_seconds)
+                for u in self.spec.units
+            },
+        )
 
     def price(self, policy: str) -> lins.Plan:
         """Of one placement of all units."""

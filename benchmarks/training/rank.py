@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from training.candidates import Step, lins_step, torch_candidates
 from training.cluster import sent_bytes
 from training.model import tokens
 from training.predict import Policy, measured_spec, node_bytes, optimizer_seconds
+from training.report import seconds
 from training.settings import PRESETS, Settings
 
 _KEEP = "P=2x2 G=2x2 OS=2x2 between=1x1"
@@ -96,7 +98,6 @@ def run(s: Settings) -> dict[str, Any] | None:
     for name, make in torch_candidates(s).items():
         if not s.only or name in s.only or name == "alone":
             race.add(name, make())
-    predictions: dict[str, dict[str, Any]] = {}
     models: dict[str, torch.nn.Module] = {}
     seen: dict[str, str] = {}
     for name, placement in (placements | solved).items():
@@ -112,17 +113,6 @@ def run(s: Settings) -> dict[str, Any] | None:
         seen.setdefault(layouts, name)
         race.add(name, step)
         models[name] = model
-        priced = placement if isinstance(placement, lins.Plan) else policy.price(str(placement))
-        predictions[name] = {
-            "factors": {k: list(v) for k, v in priced.factors.items()},
-            "seconds": policy.seconds(priced),
-            "cost": dict(priced.cost),
-            "memory_bytes": priced.memory["total"],
-            "fits": priced.memory["total"] <= policy.cap_bytes,
-            "node_bytes": node_bytes(model, mesh, s.micro_batches),
-            "extrapolated": dict(priced.extrapolated),
-            "steps": _units(model)[-1],
-        }
     names = list(race.steps)
     gc.collect()
     gc.freeze()
@@ -137,16 +127,38 @@ def run(s: Settings) -> dict[str, Any] | None:
     dist.all_gather_object(everyone, mine)
     if rank != 0:
         return None
+    measured = {"settings": s.to_dict(), "ranks": everyone}
+    policy.calibrate(statistics.median(seconds(measured, "alone")))
+    texts = {n: str(p) for n, p in (placements | solved).items()}
+    texts["lins solved"] = next(iter(plan.policies.values()))
     return {
-        "settings": s.to_dict(),
-        "ranks": everyone,
-        "predictions": predictions,
-        "optimizer_seconds": policy.optimizer,
-        "compute_seconds": plan.cost["compute"],
+        **measured,
+        "predictions": {
+            name: _prediction(policy, texts[name], model, mesh, s.micro_batches)
+            for name, model in models.items()
+        },
+        "compute_seconds": {"before": plan.cost["compute"], "optimizer": policy.optimizer},
         "cap_bytes": policy.cap_bytes,
         "solved": str(plan),
         "notes": notes,
         "load": os.getloadavg()[0],
+    }
+
+
+def _prediction(
+    policy: Policy, text: str, model: torch.nn.Module, mesh: lins.Mesh, micro_batches: int
+) -> dict[str, Any]:
+    """What is known beforehand of a placement."""
+    plan = policy.price(text)
+    return {
+        "factors": {k: list(v) for k, v in plan.factors.items()},
+        "seconds": policy.seconds(plan),
+        "cost": dict(plan.cost),
+        "memory_bytes": plan.memory["total"],
+        "fits": plan.memory["total"] <= policy.cap_bytes,
+        "node_bytes": node_bytes(model, mesh, micro_batches),
+        "extrapolated": dict(plan.extrapolated),
+        "steps": _units(model)[-1],
     }
 
 
