@@ -34,6 +34,7 @@ class Race:
         self.steps: dict[str, Step] = {}
         self.losses: dict[str, list[float]] = {}
         self.seconds: dict[str, list[float]] = {}
+        self.processor: dict[str, list[float]] = {}  # seconds of all threads, of a step
         self.sent: dict[str, list[float]] = {}
         node = rank // s.per_node
         self._device = s.interfaces[node] if s.interfaces else None
@@ -41,22 +42,25 @@ class Race:
     def add(self, name: str, step: Step) -> None:
         """A candidate that takes part from now on."""
         self.steps[name] = step
-        self.losses[name], self.seconds[name], self.sent[name] = [], [], []
+        for kept in (self.losses, self.seconds, self.processor, self.sent):
+            kept[name] = []
 
     def turn(self, name: str, counted: bool = True) -> None:
         """Some steps of one candidate: a few to get going, then those timed together."""
         s = self._s
         self._settle()
-        before = self._sent()
+        before, busy = self._sent(), time.process_time()
         for _ in range(s.warm):
             self._step(name)
         begin = time.perf_counter()
         for _ in range(s.steps):
             self._step(name)
         took = (time.perf_counter() - begin) / s.steps
+        busy = time.process_time() - busy
         self._settle()
         if counted:
             self.seconds[name].append(took)
+            self.processor[name].append(busy / (s.warm + s.steps))
             self.sent[name].append((self._sent() - before) / (s.warm + s.steps))
 
     def _step(self, name: str) -> None:
@@ -122,7 +126,12 @@ def run(s: Settings) -> dict[str, Any] | None:
             race.turn(name, counted=turn >= 0)
         if rank == 0:
             print(f"round {turn + 1} of {s.rounds}", file=sys.stderr, flush=True)
-    mine = {"seconds": race.seconds, "losses": race.losses, "sent": race.sent}
+    mine = {
+        "seconds": race.seconds,
+        "processor": race.processor,
+        "losses": race.losses,
+        "sent": race.sent,
+    }
     everyone: list[Any] = [None] * mesh.size
     dist.all_gather_object(everyone, mine)
     if rank != 0:
