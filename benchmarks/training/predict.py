@@ -153,12 +153,11 @@ def _text(factors: tuple[int, int]) -> str:
     return "x".join(map(str, factors))
 
 
-def node_bytes(model: Llama, mesh: lins.Mesh, micro_batches: int) -> float:
-    """Bytes that one node sends to the other in a step, by the plans of a wrapped model's units.
+_BY_NODE = 512 * 1024  # bytes from which a collective crosses between nodes only as often as needed
 
-    lins' collectives over Gloo send every piece straight from its holder to its receiver, so of
-    what a rank receives within a group, the part from another node is that of its members there.
-    """
+
+def node_bytes(model: Llama, mesh: lins.Mesh, micro_batches: int) -> float:
+    """Bytes that one node sends to the other in a step, by the plans of a wrapped model's units."""
     total = 0.0
     for _, plan, _ in handle_of(model).core.plans():
         for moment, times in (
@@ -175,12 +174,23 @@ def node_bytes(model: Llama, mesh: lins.Mesh, micro_batches: int) -> float:
 
 
 def _crossing(step: _planning.Step, mesh: lins.Mesh) -> float:
-    """Bytes of a step that the first node receives from others."""
+    """Bytes of a step that the first node receives from others.
+
+    Over Gloo a small message, or one to each rank, goes straight from its holder to its receiver:
+    of what a rank receives, the part from another node is that of its peers there. Of a large one
+    (comm/by_node.h) every node receives each part, or each sum, once.
+    """
     total = 0.0
     for group in mesh.groups(step.axes):
         nodes = [mesh.coordinate(r)[0] for r in group]
-        for node in nodes:
-            if node == 0 and len(group) > 1:
-                away = sum(n != 0 for n in nodes)
-                total += step.recv_bytes * away / (len(group) - 1)
+        count, here = len(set(nodes)), nodes.count(0)
+        if count == 1 or here == 0:
+            continue
+        if step.kind in _TIMES and step.bytes >= _BY_NODE:
+            total += _TIMES[step.kind] * step.bytes * (count - 1) / count
+        else:
+            total += here * step.recv_bytes * (len(group) - here) / (len(group) - 1)
     return total
+
+
+_TIMES = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
