@@ -3,7 +3,21 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <atomic>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+
 namespace lins {
+
+namespace {
+
+std::atomic<int64_t> next_issue = 1;
+thread_local int64_t running_issue = 0;  // 0: no task
+
+}  // namespace
+
+int64_t IssueNumber() { return running_issue > 0 ? running_issue : next_issue++; }
 
 struct Event::State {
   std::mutex mutex;
@@ -42,7 +56,7 @@ Stream::~Stream() {
 }
 
 Event Stream::Run(std::function<void()> task) {
-  Item item{std::move(task), std::make_shared<Event::State>()};
+  Item item{std::move(task), std::make_shared<Event::State>(), IssueNumber()};
   const Event event(item.state);
   if (!concurrent_) {
     Execute(item);
@@ -64,6 +78,8 @@ void Stream::Execute(Item& item) {
   if (!error) {
     try {
       c10::NoGradGuard no_grad;
+      const int64_t outer = std::exchange(running_issue, item.issue);
+      const absl::Cleanup restore = [outer] { running_issue = outer; };
       item.task();
     } catch (...) {
       error = std::current_exception();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -26,6 +27,10 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
+// Orders what one thread asks for, whichever thread does it: the number of the task that runs in
+// this thread, given when it was handed to its stream; outside of tasks a new number.
+int64_t IssueNumber();
+
 class Stream {
  public:
   // Not concurrent: Run executes the task before it returns.
@@ -46,6 +51,7 @@ class Stream {
   struct Item {
     std::function<void()> task;
     std::shared_ptr<Event::State> state;
+    int64_t issue;
   };
   void Loop();
   void Execute(Item& item);

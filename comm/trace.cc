@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "comm/stream.h"
 #include "mesh/error.h"
 
 namespace lins {
@@ -55,6 +56,8 @@ std::vector<TraceRecord> RankContext::Trace(int id) const {
     records.reserve(trace.size());
     for (const auto& record : trace) records.push_back(*record);
   }
+  std::stable_sort(records.begin(), records.end(),
+                   [](const TraceRecord& a, const TraceRecord& b) { return a.issue < b.issue; });
   return records;
 }
 
@@ -137,6 +140,7 @@ void RankContext::CheckAllowed(const TraceRecord& op) const {
 std::shared_ptr<TraceRecord> RankContext::Begin(TraceRecord record) {
   std::lock_guard lock(mutex_);
   if (traces_.empty()) return nullptr;
+  record.issue = IssueNumber();
   auto shared = std::make_shared<TraceRecord>(std::move(record));
   for (auto& [id, trace] : traces_) trace.push_back(shared);
   return shared;

@@ -29,6 +29,7 @@ struct TraceRecord {
   double start = 0, end = 0;  // seconds of a monotonic clock; end = 0 while in flight
   int64_t sequence = 0;       // number of the operation within its communicator, from 0
   int64_t rank = 0;
+  int64_t issue = 0;  // IssueNumber
 };
 
 // Matches operations for injection; empty strings match everything.
@@ -53,7 +54,8 @@ class RankContext {
 
   // Recording: records of every operation begun between StartTrace and StopTrace(id). Nestable.
   int StartTrace();
-  std::vector<TraceRecord> Trace(int id) const;  // so far, in order of their start
+  // So far, in the order in which the rank's own thread asked for them: the same on all ranks.
+  std::vector<TraceRecord> Trace(int id) const;
   void StopTrace(int id);
 
   // Injection, for tests. A delay holds the operation back without holding up its caller; a failure

@@ -3,8 +3,11 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <future>
 #include <numeric>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 
@@ -184,7 +187,34 @@ void World::Abort(const std::string& reason) {
   if (abort_) abort_(reason);
 }
 
+namespace {
+
+// Lets the rank's executors end what they have under way: updates of the last step, say. False
+// where they are stuck, for want of a rank that has gone.
+bool Quiesced(const std::shared_ptr<RankContext>& context, double seconds) {
+  const auto done = std::make_shared<std::promise<void>>();
+  std::thread([context, done] {
+    context->Quiesce();
+    done->set_value();
+  }).detach();
+  return done->get_future().wait_for(std::chrono::duration<double>(seconds)) ==
+         std::future_status::ready;
+}
+
+}  // namespace
+
 void World::Shutdown() {
+  constexpr double kPatience = 5;
+  if (!shut_down_ && size_ > 1 && !Quiesced(context_, std::min(timeout_, kPatience))) {
+    // They still use the communicators, which therefore stay until the process ends.
+    const std::lock_guard lock(mutex_);
+    shut_down_ = true;
+    static auto* const kept = new std::vector<decltype(communicators_)>;
+    kept->push_back(std::move(communicators_));
+    communicators_.clear();
+    factory_ = nullptr;
+    return;
+  }
   std::unique_lock lock(mutex_);
   shut_down_ = true;
   auto background = std::move(background_);

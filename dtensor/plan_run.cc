@@ -53,6 +53,11 @@ PlanRun::PlanRun(const PreparedPlan& plan, at::Tensor local, std::optional<at::T
              "local tensor does not match ", Describe(plan.src()));
 }
 
+void PlanRun::Step() {
+  Begin();
+  End();
+}
+
 void PlanRun::Launch() {
   const int last = plan_.last_communication();
   while (static_cast<int>(at_) < last) {

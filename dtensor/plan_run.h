@@ -20,6 +20,8 @@ class PlanRun {
   PlanRun(const PreparedPlan& plan, at::Tensor local, std::optional<at::Tensor> out,
           World::Lane lane);
 
+  // Blocks for one step. In place of Launch; Finish then gives the result.
+  void Step();
   // Blocks for all collectives but the last, which it starts.
   void Launch();
   // Blocks for the rest and returns the result. After Launch.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/execute.h"
+#include "dtensor/staged.h"
 #include "mesh/error.h"
 #include "runtime/paper_steps.h"
 
@@ -253,32 +254,41 @@ at::Tensor FlatBuffer::OptimGrad() const {
   return OptimSlice(grad_, plan_.grad);
 }
 
-void FlatBuffer::StartUpdate(Stream& stream) {
+void FlatBuffer::StartUpdate(Lanes& lanes) {
   if (!trainable_ || (!master_ && plan_.update.steps.empty())) return;
-  if (!NeedsGather())
+  if (!NeedsGather()) {
     Hide(
         "are being updated: this module's next forward waits for that, so does reading them "
         "through their module (module.weight) or `with lins.unsharded(module):`");
+  }
+  std::vector<Stage> stages;
+  const at::Tensor slice = OptimSlice(param_, plan_.param);
+  if (master_) stages.push_back({{}, [slice, master = *master_] { slice.copy_(master); }});
+  if (plan_.family == Family::kPaper && !plan_.update.steps.empty()) {
+    stages.push_back({mesh_.Group(plan_.update.steps[0].axes, mesh_.rank()),
+                      [this] { BroadcastSlots(plan_.update, param_, mesh_, unit_); }});
+  } else if (plan_.family == Family::kPlanned) {
+    AddStages(
+        update_,
+        [this, slice] {
+          return StagedTensors{slice, param_};
+        },
+        stages);
+  }
   updating_ = true;
-  updated_ = stream.Run([this] { Update(); });
+  updated_ = lanes.Run(std::move(stages)).back();
 }
 
 void FlatBuffer::FinishUpdate() {
   if (!updating_) return;
   updating_ = false;
-  if (!NeedsGather()) Show();
-  updated_.Wait();
-}
-
-void FlatBuffer::Update() const {
-  c10::NoGradGuard no_grad;
-  const at::Tensor slice = OptimSlice(param_, plan_.param);
-  if (master_) slice.copy_(*master_);
-  if (plan_.family == Family::kPaper) {
-    BroadcastSlots(plan_.update, param_, mesh_, unit_);
-  } else {
-    Execute(*update_, slice, param_);
+  try {
+    updated_.Wait();
+  } catch (...) {
+    if (!NeedsGather()) Show();
+    throw;
   }
+  if (!NeedsGather()) Show();
 }
 
 }  // namespace lins

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/stream.h"
+#include "comm/lanes.h"
 #include "dtensor/live_mesh.h"
 #include "dtensor/prepared_plan.h"
 #include "lins_policy/unit_plan.h"
@@ -93,10 +93,14 @@ class FlatBuffer {
   void AddGradient(size_t i, const at::Tensor& grad);
   // True where AddGradient was called for parameter i since BeginStep.
   const std::vector<bool>& used() const { return used_; }
-  // Ends the contribution of a micro-batch and hands out the task that reduces it: to G, and after
-  // the last one on to OS, divided by `divisor`. The task is for a stream; every rank must run it,
-  // gradients or not.
-  std::function<void()> FinishMicroBatch(bool last, double divisor);
+  // Ends the contribution of a micro-batch and hands out the stages that reduce it: to G, and after
+  // the last one on to OS, divided by `divisor`. Every rank must run them, gradients or not. The
+  // memory of the contribution is free after stage `freed`, if any.
+  struct Reduction {
+    std::vector<Stage> stages;
+    std::optional<size_t> freed;
+  };
+  Reduction FinishMicroBatch(bool last, double divisor);
   void DropContribution();  // after a failure
 
   // --- OS: this rank's slice of the padded buffer, [optim_begin, optim_begin + numel of it).
@@ -105,9 +109,9 @@ class FlatBuffer {
   at::Tensor OptimGrad() const;   // reduced and divided, after the last micro-batch
   std::map<std::string, at::Tensor>& optim_state() { return optim_state_; }
   const std::map<std::string, at::Tensor>& optim_state() const { return optim_state_; }
-  // Brings the updated slice into P of all ranks, on the stream; collective. Gather comes after
-  // what was started. FinishUpdate waits and makes the parameters readable.
-  void StartUpdate(Stream& stream);
+  // Brings the updated slice into P of all ranks; collective. Gather comes after what was started.
+  // FinishUpdate waits and makes the parameters readable.
+  void StartUpdate(Lanes& lanes);
   void FinishUpdate();
   bool updating() const { return updating_; }
 
@@ -117,12 +121,14 @@ class FlatBuffer {
 
  private:
   struct Contribution;  // of a micro-batch, on its way to be reduced
+  using Shared = std::shared_ptr<Contribution>;
   void LoadInitial(bool check_init);
   void Show();                        // the parameters are readable
   void Hide(const std::string& why);  // and they are not
-  void Update() const;
-  void ReducePlanned(Contribution& c, bool last) const;
-  void ReduceAsInPaper(Contribution& c, bool last) const;
+  void ReducePlanned(const Shared& c, bool last, Reduction& out) const;
+  void ReduceAsInPaper(const Shared& c, bool last, Reduction& out) const;
+  // The stage of the paper's all-reduces that `plan` begins with.
+  Stage SumStage(const RedistributionPlan& plan, const Shared& c) const;
   // OS's part of this rank's slot of a buffer that is split like `layout`, which OS refines.
   at::Tensor OptimSlice(const at::Tensor& slot, const Layout& layout) const;
   at::Tensor Target(size_t i);  // where gradients of parameter i are collected

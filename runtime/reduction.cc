@@ -1,9 +1,9 @@
 // How a micro-batch's gradient goes from a flat buffer to G, and after the last one to OS.
 #include <ATen/ATen.h>
-#include <c10/core/GradMode.h>
 
-#include "dtensor/execute.h"
-#include "mesh/error.h"
+#include <algorithm>
+
+#include "dtensor/staged.h"
 #include "runtime/flat_buffer.h"
 #include "runtime/paper_steps.h"
 
@@ -25,24 +25,27 @@ void ForEachUnwritten(const std::vector<Window>& windows, const std::vector<bool
 
 struct FlatBuffer::Contribution {
   // Where G is cut: the whole buffer. Elsewhere the gradient was added to G as it came.
-  std::shared_ptr<BufferPool::Lease> lease;
+  std::shared_ptr<BufferPool::Lease> lease, staging;
   at::Tensor bucket;
   std::vector<bool> written;
   bool accumulating;  // G holds earlier micro-batches
+  // What is reduced next: a part of the bucket or of G, or in staging.
+  at::Tensor piece;
 
-  bool cut() const { return bucket.defined(); }
   void Release() {
     bucket = at::Tensor();
     lease.reset();
   }
 };
 
-std::function<void()> FlatBuffer::FinishMicroBatch(bool last, double divisor) {
-  if (windows_.empty()) return [] {};
+FlatBuffer::Reduction FlatBuffer::FinishMicroBatch(bool last, double divisor) {
+  Reduction out;
+  if (windows_.empty()) return out;
   Target(0);  // a rank without gradients contributes zeros
-  auto c = std::make_shared<Contribution>();
+  const auto c = std::make_shared<Contribution>();
+  const bool cut = bucket_.defined();
   // G without cuts keeps what earlier micro-batches wrote.
-  c->written = bucket_.defined() ? arrived_ : used_;
+  c->written = cut ? arrived_ : used_;
   c->lease = std::move(bucket_lease_);
   c->bucket = std::move(bucket_);
   c->accumulating = accumulating_;
@@ -50,89 +53,130 @@ std::function<void()> FlatBuffer::FinishMicroBatch(bool last, double divisor) {
   bucket_ = at::Tensor();
   std::fill(arrived_.begin(), arrived_.end(), false);
   accumulating_ = true;
-  return [this, c, last, divisor] {
-    c10::NoGradGuard no_grad;
-    if (c->cut() || last) {
-      const at::Tensor& target = c->cut() ? c->bucket : grad_;
-      ForEachUnwritten(windows_, c->written, plan_.total,
-                       [&](int64_t at, int64_t n) { target.narrow(0, at, n).zero_(); });
-    }
-    if (plan_.family == Family::kPaper) {
-      ReduceAsInPaper(*c, last);
-    } else {
-      ReducePlanned(*c, last);
-    }
-    if (last && divisor != 1) OptimGrad().div_(divisor);
-  };
+  if (!cut && !last) return out;
+  out.stages.push_back({{}, [this, c, cut] {
+                          const at::Tensor& target = cut ? c->bucket : grad_;
+                          ForEachUnwritten(
+                              windows_, c->written, plan_.total,
+                              [&](int64_t at, int64_t n) { target.narrow(0, at, n).zero_(); });
+                        }});
+  if (plan_.family == Family::kPaper) {
+    ReduceAsInPaper(c, last, out);
+  } else {
+    ReducePlanned(c, last, out);
+  }
+  if (last && divisor != 1)
+    out.stages.push_back({{}, [this, divisor] { OptimGrad().div_(divisor); }});
+  return out;
 }
 
-void FlatBuffer::ReducePlanned(Contribution& c, bool last) const {
-  if (c.cut()) {
+void FlatBuffer::ReducePlanned(const Shared& c, bool last, Reduction& out) const {
+  if (c->bucket.defined()) {
     // Straight into G where it is empty and of the dtype that is sent.
-    const bool direct = !c.accumulating && types_.grad == types_.reduce;
-    std::shared_ptr<BufferPool::Lease> staging;
-    at::Tensor piece = grad_;
-    if (!direct) {
-      staging = pool_->Acquire(grad_.numel() * c10::elementSize(types_.reduce));
-      piece = staging->As(types_.reduce, grad_.numel());
-    }
-    Execute(*accumulate_, c.bucket, piece);
-    c.Release();
-    if (c.accumulating) {
-      grad_.add_(piece);
-    } else if (!direct) {
-      grad_.copy_(piece);
-    }
+    const bool direct = !c->accumulating && types_.grad == types_.reduce;
+    AddStages(
+        accumulate_,
+        [this, c, direct] {
+          c->piece = grad_;
+          if (!direct) {
+            c->staging = pool_->Acquire(grad_.numel() * c10::elementSize(types_.reduce));
+            c->piece = c->staging->As(types_.reduce, grad_.numel());
+          }
+          return StagedTensors{c->bucket, c->piece};
+        },
+        out.stages);
+    out.freed = out.stages.size();
+    out.stages.push_back({{}, [this, c, direct] {
+                            c->Release();
+                            if (c->accumulating) {
+                              grad_.add_(c->piece);
+                            } else if (!direct) {
+                              grad_.copy_(c->piece);
+                            }
+                            c->staging.reset();
+                          }});
   }
   if (!last) return;
-  const at::Tensor mine = OptimGrad();
   if (types_.grad == types_.reduce || plan_.reduce.steps.empty()) {
-    Execute(*reduce_, grad_, mine);
-  } else {
-    const at::Tensor sent = grad_.to(types_.reduce);
-    mine.copy_(Execute(*reduce_, sent));
-  }
-}
-
-void FlatBuffer::ReduceAsInPaper(Contribution& c, bool last) const {
-  if (!c.cut()) {  // nor is P: all micro-batches lie in G
-    if (!last) return;
-    if (types_.grad == types_.reduce) {
-      AllReduceInBuckets(plan_.reduce, plan_.bucket_bytes, grad_, mesh_, unit_);
-    } else {
-      const at::Tensor sent = grad_.to(types_.reduce);
-      AllReduceInBuckets(plan_.reduce, plan_.bucket_bytes, sent, mesh_, unit_);
-      OptimGrad().copy_(OptimSlice(sent, plan_.param));
-    }
+    AddStages(
+        reduce_,
+        [this] {
+          return StagedTensors{grad_, OptimGrad()};
+        },
+        out.stages);
     return;
   }
-  std::shared_ptr<BufferPool::Lease> staging;
-  at::Tensor piece = c.bucket;
-  if (!plan_.scatter.steps.empty()) {
-    const int64_t n = plan_.total / Product(plan_.policy.param);
-    staging = pool_->Acquire(n * c10::elementSize(types_.reduce));
-    piece = staging->As(types_.reduce, n);
-    Execute(*scatter_, c.bucket, piece);
-    c.Release();
+  AddStages(
+      reduce_,
+      [this, c] {
+        c->piece = at::empty_like(OptimGrad(), grad_.options().dtype(types_.reduce));
+        return StagedTensors{grad_.to(types_.reduce), c->piece};
+      },
+      out.stages);
+  out.stages.push_back({{}, [this, c] { OptimGrad().copy_(c->piece); }});
+}
+
+Stage FlatBuffer::SumStage(const RedistributionPlan& plan, const Shared& c) const {
+  Stage stage;
+  if (!plan.steps.empty() && plan.steps[0].kind == StepKind::kAllReduce)
+    stage.group = mesh_.Group(plan.steps[0].axes, mesh_.rank());
+  stage.run = [this, &plan, c] {
+    AllReduceInBuckets(plan, plan_.bucket_bytes, c->piece, mesh_, unit_);
+  };
+  return stage;
+}
+
+void FlatBuffer::ReduceAsInPaper(const Shared& c, bool last, Reduction& out) const {
+  if (!c->bucket.defined()) {  // nor is P cut: all micro-batches lie in G
+    const bool same = types_.grad == types_.reduce;
+    out.stages.push_back(
+        {{}, [this, c, same] { c->piece = same ? grad_ : grad_.to(types_.reduce); }});
+    out.stages.push_back(SumStage(plan_.reduce, c));
+    if (!same)
+      out.stages.push_back(
+          {{}, [this, c] { OptimGrad().copy_(OptimSlice(c->piece, plan_.param)); }});
+    return;
+  }
+  if (plan_.scatter.steps.empty()) {
+    out.stages.push_back({{}, [c] { c->piece = c->bucket; }});
+  } else {
+    AddStages(
+        scatter_,
+        [this, c] {
+          const int64_t n = plan_.total / Product(plan_.policy.param);
+          c->staging = pool_->Acquire(n * c10::elementSize(types_.reduce));
+          c->piece = c->staging->As(types_.reduce, n);
+          return StagedTensors{c->bucket, c->piece};
+        },
+        out.stages);
+    out.freed = out.stages.size();
+    out.stages.push_back({{}, [c] { c->Release(); }});
   }
   // The part of the piece that is G's, or OS's.
-  const auto part = [&](const Layout& of) {
+  const auto part = [this, c](const Layout& of) {
     const Range p = plan_.param.RangesOf(mesh_.rank())[0], r = of.RangesOf(mesh_.rank())[0];
-    return piece.narrow(0, r.first - p.first, r.second - r.first);
+    return c->piece.narrow(0, r.first - p.first, r.second - r.first);
   };
   if (last) {
     // One rank of those that sum adds what they have accumulated.
-    if (c.accumulating) part(plan_.grad).add_(grad_);
-    AllReduceInBuckets(plan_.reduce, plan_.bucket_bytes, piece, mesh_, unit_);
-    OptimGrad().copy_(part(plan_.optim));
-    return;
-  }
-  AllReduceInBuckets(plan_.accumulate, plan_.bucket_bytes, piece, mesh_, unit_);
-  if (c.accumulating) {
-    grad_.add_(part(plan_.grad));
+    if (c->accumulating) out.stages.push_back({{}, [this, part] { part(plan_.grad).add_(grad_); }});
+    out.stages.push_back(SumStage(plan_.reduce, c));
   } else {
-    grad_.copy_(part(plan_.grad));
+    out.stages.push_back(SumStage(plan_.accumulate, c));
   }
+  if (!out.freed) out.freed = out.stages.size();
+  out.stages.push_back({{}, [this, c, part, last] {
+                          if (last) {
+                            OptimGrad().copy_(part(plan_.optim));
+                          } else if (c->accumulating) {
+                            grad_.add_(part(plan_.grad));
+                          } else {
+                            grad_.copy_(part(plan_.grad));
+                          }
+                          c->piece = at::Tensor();
+                          c->staging.reset();
+                          c->Release();
+                        }});
 }
 
 }  // namespace lins

@@ -59,15 +59,15 @@ ShardedModel::ShardedModel(LiveMesh mesh, ShardOptions options)
     : mesh_(std::move(mesh)),
       options_(options),
       gather_stream_(std::make_shared<Stream>(options.overlap)),
-      reduce_stream_(std::make_shared<Stream>(options.overlap)),
-      update_stream_(std::make_shared<Stream>(options.overlap)),
+      reduce_lanes_(std::make_shared<Lanes>(options.overlap)),
+      update_lanes_(std::make_shared<Lanes>(options.overlap)),
       other_stream_(std::make_shared<Stream>(true)) {
   verification_ = std::make_unique<Verification>(*this);
 }
 
 ShardedModel::~ShardedModel() {
   mesh_.world().context().Remove(executor_);
-  for (Stream* s : Streams()) s->Drain();
+  Drain();
   try {
     FinishUpdates();                 // who still holds a parameter may read it
   } catch (const std::exception&) {  // has been raised, or concerns nobody any more
@@ -100,13 +100,13 @@ std::shared_ptr<ShardedModel> ShardedModel::Create(LiveMesh mesh, std::vector<Un
 }
 
 void ShardedModel::Register() {
-  const std::array<std::weak_ptr<Stream>, 4> streams = {gather_stream_, reduce_stream_,
-                                                        update_stream_, other_stream_};
   RankContext::Executor executor;
-  executor.wait = [streams] {
-    for (const std::weak_ptr<Stream>& weak : streams) {
-      if (const auto stream = weak.lock()) stream->Drain();
-    }
+  executor.wait = [gather = std::weak_ptr(gather_stream_), reduce = std::weak_ptr(reduce_lanes_),
+                   update = std::weak_ptr(update_lanes_), other = std::weak_ptr(other_stream_)] {
+    if (const auto s = gather.lock()) s->Drain();
+    if (const auto s = reduce.lock()) s->Drain();
+    if (const auto s = update.lock()) s->Drain();
+    if (const auto s = other.lock()) s->Drain();
   };
   executor.compare = [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->verification_->Compare("the end", /*final=*/true);
@@ -218,8 +218,11 @@ std::vector<FlatBuffer*> ShardedModel::TrainableBuffers() const {
   return out;
 }
 
-std::array<Stream*, 4> ShardedModel::Streams() const {
-  return {gather_stream_.get(), reduce_stream_.get(), update_stream_.get(), other_stream_.get()};
+void ShardedModel::Drain() {
+  gather_stream_->Drain();
+  reduce_lanes_->Drain();
+  update_lanes_->Drain();
+  other_stream_->Drain();
 }
 
 int ShardedModel::UnitIndex(const std::string& name) const {
@@ -408,17 +411,19 @@ void ShardedModel::LaunchReductions() {
       counts_checked_.Wait();
     }
     unit.finished = true;
-    // Two reductions under way hold two buckets; a third waits for the first.
-    if (reductions_.size() >= 2) reductions_[reductions_.size() - 2].Wait();
-    std::vector<std::function<void()>> tasks;
+    // Two contributions wait or are sent; a third waits for the first.
+    if (freed_.size() >= 2) freed_[freed_.size() - 2].Wait();
+    Event freed;
     for (const auto& b : unit.buffers) {
-      if (b->trainable()) tasks.push_back(b->FinishMicroBatch(last, divisor));
+      if (!b->trainable()) continue;
+      FlatBuffer::Reduction r = b->FinishMicroBatch(last, divisor);
+      if (r.stages.empty()) continue;
+      const std::vector<Event> done = reduce_lanes_->Run(std::move(r.stages));
+      if (r.freed) freed = done[*r.freed];
+      reductions_.push_back(done.back());
     }
-    if (tasks.empty()) continue;
-    reductions_.push_back(reduce_stream_->Run([tasks = std::move(tasks)] {
-      for (const auto& task : tasks) task();
-    }));
-    if (!options_.overlap) reductions_.back().Wait();
+    freed_.push_back(freed);
+    if (!options_.overlap && !reductions_.empty()) reductions_.back().Wait();
   }
 }
 
@@ -432,6 +437,7 @@ void ShardedModel::FinishBackward() {
   for (const auto& unit : units_) ReleaseIfIdle(*unit);
   for (const Event& e : reductions_) e.Wait();
   reductions_.clear();
+  freed_.clear();
   in_backward_ = false;
   expected_ = index_ + 1;
   if (index_ + 1 == count_) {
@@ -444,11 +450,14 @@ void ShardedModel::FinishBackward() {
 }
 
 void ShardedModel::RecoverFromFailure() {
-  for (Stream* s : Streams()) s->Reset();
-  for (const auto& unit : units_) {
-    for (const auto& b : unit->buffers) b->FinishUpdate();
-  }
+  Drain();
+  FinishUpdates();
+  gather_stream_->Reset();
+  reduce_lanes_->Reset();
+  update_lanes_->Reset();
+  other_stream_->Reset();
   reductions_.clear();
+  freed_.clear();
   counts_pending_ = false;
   in_backward_ = false;
   ZeroGrad();
@@ -562,7 +571,7 @@ void ShardedModel::BeginUpdate() {
 }
 
 void ShardedModel::LaunchUpdate(FlatBuffer& buffer) {
-  buffer.StartUpdate(*update_stream_);
+  buffer.StartUpdate(*update_lanes_);
   if (!options_.overlap_update || !options_.overlap) buffer.FinishUpdate();
 }
 

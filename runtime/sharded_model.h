@@ -17,14 +17,13 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "comm/stream.h"
+#include "comm/lanes.h"
 #include "dtensor/dtensor.h"
 #include "runtime/flat_buffer.h"
 
@@ -165,7 +164,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void ConnectGroups();
   void WatchGradients(int unit, FlatBuffer& buffer);
 
-  std::array<Stream*, 4> Streams() const;
+  void Drain();
   void LaunchGather(Unit& unit);
   void EnsureGathered(Unit& unit);
   void Prefetch(int from, int direction);
@@ -200,6 +199,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   bool in_backward_ = false;
   size_t next_to_reduce_ = 0;  // in reduce_order_
   std::vector<Event> reductions_;
+  std::vector<Event> freed_;  // by unit in the order of reduction: the contribution's memory
   std::vector<std::shared_ptr<void>> grad_hooks_;
   at::Tensor counts_in_, counts_out_;
   Event counts_checked_;
@@ -208,7 +208,9 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   std::unique_ptr<class Verification> verification_;
 
   // Last: their threads end before what their tasks use.
-  std::shared_ptr<Stream> gather_stream_, reduce_stream_, update_stream_, other_stream_;
+  std::shared_ptr<Stream> gather_stream_;
+  std::shared_ptr<Lanes> reduce_lanes_, update_lanes_;
+  std::shared_ptr<Stream> other_stream_;
 };
 
 }  // namespace lins

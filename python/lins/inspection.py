@@ -1,4 +1,7 @@
-"""Pictures of layouts: which rank holds which elements. Needs no torch."""
+"""Pictures of layouts: which rank holds which elements; tables of plans and models.
+
+Needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from lins._planning import Layout
+from lins._planning import Layout, Plan
 from lins.errors import LinsValueError
 
 _TERMINAL = ("cyan", "green", "yellow", "magenta", "blue", "red", "bright_cyan", "bright_green")
@@ -234,22 +237,75 @@ def _layout_of(x: object) -> tuple[Layout, str] | None:
     return None
 
 
-def inspect(x: object) -> Inspection:
-    """Draws which rank holds which elements of a layout or DTensor.
+class ModelInspection:
+    """What inspect() returns for a wrapped model: a rich renderable, HTML in a notebook."""
 
-    Prints a picture and a table in a terminal; a notebook shows the result as HTML with an SVG.
-    Returns what was drawn: a rich renderable, with the drawing alone in `.svg`. Nothing is
-    communicated: a layout knows what every rank holds.
+    def __init__(self, model: Any) -> None:
+        core = model._lins_handle.core
+        self.title = f"{type(model).__name__} on {core.mesh!r}, rank {core.mesh.rank}"
+        self.rows = []
+        for unit, plan, trainable in core.plans():
+            moves = [
+                f"{name}: {', '.join(f'{s.kind}({s.axes})' for s in steps)}"
+                for name in ("gather", "regather", "scatter", "accumulate", "reduce", "update")
+                if (steps := [s for s in getattr(plan, name).steps if s.recv_bytes])
+                and (trainable or "gather" in name)
+                and not (name == "regather" and plan.between == plan.param)
+            ]
+            places = [
+                str(x) if trainable or not i else "-"
+                for i, x in enumerate((plan.param, plan.grad, plan.optim))
+            ]
+            self.rows.append((unit, f"{plan.total:,}", *places, "; ".join(moves) or "nothing"))
+        self.bytes = {k: v for k, v in core.memory().items() if k in ("param", "grad", "optim")}
+
+    _COLUMNS = ("unit", "elements", "P", "G", "OS", "moves")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = Table(*self._COLUMNS, box=box.SIMPLE, title=self.title, title_justify="left")
+        for row in self.rows:
+            table.add_row(*row)
+        held = ", ".join(f"{k} {v:,}" for k, v in self.bytes.items())
+        yield Group(table, Text(f"bytes held by this rank: {held}"))
+
+    def __str__(self) -> str:
+        console = Console(width=160, no_color=True, force_terminal=False, record=True, file=_Sink())
+        console.print(self)
+        return console.export_text().rstrip()
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>"
+            for row in self.rows
+        )
+        head = "".join(f"<th>{c}</th>" for c in self._COLUMNS)
+        return f"<div><b>{html.escape(self.title)}</b><table><tr>{head}</tr>{rows}</table></div>"
+
+
+def inspect(x: object) -> Any:
+    """Shows a layout or DTensor as a picture, a plan or a wrapped model as tables.
+
+    Layouts and DTensors: which rank holds which elements, with an SVG in `.svg`. Plans:
+    plan.explain(). Models: the layouts of P, G and OS of each unit, the collectives between them,
+    and the bytes of this rank. Prints in a terminal; a notebook shows the result as HTML. Returns
+    what was shown. Nothing is communicated.
 
     Raises LinsError for anything else.
     """
+    if isinstance(x, Plan):
+        report = x.explain()
+        print(report)
+        return report
     found = _layout_of(x)
-    if found is None:
+    if hasattr(x, "_lins_handle"):
+        view: Any = ModelInspection(x)
+    elif found is not None:
+        view = Inspection(*found)
+    else:
         raise LinsValueError(
-            f"inspect takes a lins.Layout or a lins.DTensor, not {type(x).__module__}."
-            f"{type(x).__qualname__}"
+            "inspect takes a lins.Layout, a lins.DTensor, a lins.Plan or a wrapped model, not "
+            f"{type(x).__module__}.{type(x).__qualname__}"
         )
-    view = Inspection(*found)
     if "ipykernel" not in sys.modules:
         Console().print(view)
     return view

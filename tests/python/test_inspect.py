@@ -6,6 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import lins
+import models
 import pytest
 import torch
 from lins.testing import run
@@ -78,7 +79,9 @@ def test_dtensors_show_their_rank_and_nothing_is_communicated():
 
 def test_other_objects_are_refused_with_what_is_legal():
     for wrong in (torch.ones(3), 3, "S0(gpu)"):
-        with pytest.raises(lins.LinsError, match=r"takes a lins.Layout or a lins.DTensor, not"):
+        with pytest.raises(
+            lins.LinsError, match=r"takes a lins.Layout, a lins.DTensor, a lins.Plan or"
+        ):
             lins.inspect(wrong)
 
 
@@ -92,3 +95,30 @@ def test_layouts_can_be_drawn_without_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "S0(gpu) of (5, 3)" in done.stdout
+
+
+def test_models_show_layouts_moves_and_bytes_of_each_unit():
+    def f(mesh):
+        model = lins.lins_shard(models.Stack(), mesh, "P=2 G=2 OS=4")
+        with lins.no_communication():
+            return str(lins.inspect(model)), lins.inspect(model)._repr_html_()
+
+    text, page = run((2, 2), ("node", "gpu"), f)[0]
+    lines = text.splitlines()
+    assert "Stack on Mesh(node=2, gpu=2), rank 0" in lines[0]
+    block = next(line for line in lines if line.strip().startswith("blocks.0"))
+    for part in ("56", "S0(gpu)", "S0(gpu,node)", "gather:"):
+        assert part in block, block
+    assert "<td>gather: all_gather(gpu); accumulate: reduce_scatter(gpu); " in page
+    assert "update: all_gather(node)" in page
+    assert "bytes held by this rank: param 288" in text
+    assert page.count("<tr>") == 4
+
+
+def test_plans_show_their_explanation(capsys):
+    spec = lins.ModelSpec(units=[lins.Unit("a", 1000)])
+    plan = lins.Plan.uniform(
+        spec, lins.Cluster(nodes=2, gpus_per_node=2, profile=lins.Profile.model(2, 2)), policy="ddp"
+    )
+    assert str(lins.inspect(plan)) == str(plan.explain())
+    assert str(plan.explain()) in capsys.readouterr().out

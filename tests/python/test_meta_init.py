@@ -117,7 +117,9 @@ def test_what_has_no_way_to_get_values_is_refused_on_every_rank():
             lins.LinsError, match=r"the model \(Bare\).*no reset_parameters.*init_fn"
         ):
             lins.lins_shard(bare[mesh.rank], mesh, "zero3")
-        with pytest.raises(lins.LinsError, match="buffer angles .* no value from reset_parameters"):
+        with pytest.raises(
+            lins.LinsError, match=r"buffer angles .* no value from reset_parameters"
+        ):
             lins.lins_shard(forgetful[mesh.rank], mesh, "zero3")
 
     lins.testing.run((2, 2), AXES, check)

@@ -82,7 +82,6 @@ def test_options_that_are_not_legal(options, patterns):
 
 def test_what_cannot_be_wrapped():
     refuse(lambda mesh: lins.lins_shard(lambda x: x, mesh, "ddp"), "function is no torch.nn.Module")
-    refuse(shard(model=lambda: nn.Linear(2, 2, device="meta")), "meta device", "values first")
 
     def twice(mesh):
         model = lins.lins_shard(Stack(), mesh, "zero3")

@@ -1,0 +1,46 @@
+// Work of one role that takes several collectives over different groups, as one of the next unit
+// follows another:
+//
+//   Lanes lanes(/*concurrent=*/true);
+//   lanes.Run({{{0, 1}, scatter_within_the_node}, {{0, 2}, sum_among_nodes}, {{}, divide}});
+//   lanes.Run(...of the next unit...);     // its first stage runs beside the second of the first
+//
+// Each group of ranks has a stream, so that every communicator keeps the order in which stages were
+// handed over, the same on all ranks when the calls of Run are.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "comm/stream.h"
+
+namespace lins {
+
+struct Stage {
+  std::vector<int64_t> group{};  // of ranks that communicate; empty: none do
+  std::function<void()> run;
+};
+
+class Lanes {
+ public:
+  // Not concurrent: Run carries all stages out before it returns.
+  explicit Lanes(bool concurrent) : concurrent_(concurrent), here_(false) {}
+
+  // Runs the stages one after another, those that communicate on their group's stream, others with
+  // a neighbour; where none communicates, in the calling thread. Returns the completion of each.
+  // After a stage has thrown, those that follow it fail with the same exception.
+  std::vector<Event> Run(std::vector<Stage> stages);
+  void Drain();  // waits for all stages so far; does not throw
+  void Reset();  // drains, and forgets failures
+
+ private:
+  const bool concurrent_;
+  Stream here_;
+  std::mutex mutex_;  // of the map
+  std::map<std::vector<int64_t>, std::unique_ptr<Stream>> streams_;
+};
+
+}  // namespace lins
