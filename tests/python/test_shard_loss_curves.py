@@ -4,7 +4,7 @@ How far may curves lie apart? Training in fp32 has no one right answer: a sum of
 on its order in the last bits, and AdamW, which divides by their size, carries small differences on.
 The curve in fp64 is the common truth, and single processes in fp32 that sum in different orders lie
 around it; so must lins, which is one more order. The bound at a step is 4 times the distance of the
-worst of four such processes up to there, which holds the orders they did not try.
+worst of three such processes up to there, which holds the orders they did not try.
 """
 
 import itertools
@@ -115,9 +115,8 @@ def truth():
     """The curve in fp64, and how far off a curve in fp32 may be at each step."""
     one = [list(range(ROWS))]
     single = [[i] for i in range(ROWS)]
-    pairs = [[i, i + 1] for i in range(0, ROWS, 2)]
     exact = alone(one, torch.float64)
-    others = [alone(order) for order in (one, single, single[::-1], pairs)]
+    others = [alone(order) for order in (one, single, single[::-1])]
     apart = [max(abs(o[i] - x) for o in others) for i, x in enumerate(exact)]
     bound = [
         4 * max(x * 2**-23, worst)
@@ -185,7 +184,7 @@ ORDERS = {
 
 @pytest.mark.parametrize("micro_batches", ORDERS)
 def test_equal_orders_of_summation_give_equal_bits(micro_batches):
-    steps = 12
+    steps = 6
 
     def check(mesh):
         out = {}
@@ -219,7 +218,7 @@ def test_how_a_plan_is_carried_out_changes_no_bit(policy):
     ]
 
     def check(mesh):
-        return [curve(mesh, policy, 2, 12, **options) for options in settings]
+        return [curve(mesh, policy, 2, 6, **options) for options in settings]
 
     for results in lins.testing.run((2, 2), AXES, check):
         for options, losses in zip(settings, results, strict=True):
