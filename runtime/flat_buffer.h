@@ -89,6 +89,8 @@ class FlatBuffer {
   // --- G
   // Forgets gradients and accumulations; the first micro-batch of a step begins with it.
   void BeginStep();
+  // Whether the next gradient will take memory for a contribution.
+  bool StartsContribution() const { return Product(plan_.policy.grad) > 1 && !bucket_.defined(); }
   // Adds a gradient of parameter i to this micro-batch's contribution.
   void AddGradient(size_t i, const at::Tensor& grad);
   // True where AddGradient was called for parameter i since BeginStep.
@@ -120,6 +122,8 @@ class FlatBuffer {
   const std::optional<at::Tensor>& master() const { return master_; }
 
  private:
+  // From the pool; what for is said where there is none.
+  std::shared_ptr<BufferPool::Lease> Borrow(int64_t nbytes, const char* what) const;
   struct Contribution;  // of a micro-batch, on its way to be reduced
   using Shared = std::shared_ptr<Contribution>;
   void LoadInitial(bool check_init);

@@ -79,7 +79,7 @@ void FlatBuffer::ReducePlanned(const Shared& c, bool last, Reduction& out) const
         [this, c, direct] {
           c->piece = grad_;
           if (!direct) {
-            c->staging = pool_->Acquire(grad_.numel() * c10::elementSize(types_.reduce));
+            c->staging = Borrow(grad_.numel() * c10::elementSize(types_.reduce), "reduce");
             c->piece = c->staging->As(types_.reduce, grad_.numel());
           }
           return StagedTensors{c->bucket, c->piece};
@@ -144,7 +144,7 @@ void FlatBuffer::ReduceAsInPaper(const Shared& c, bool last, Reduction& out) con
         scatter_,
         [this, c] {
           const int64_t n = plan_.total / Product(plan_.policy.param);
-          c->staging = pool_->Acquire(n * c10::elementSize(types_.reduce));
+          c->staging = Borrow(n * c10::elementSize(types_.reduce), "reduce");
           c->piece = c->staging->As(types_.reduce, n);
           return StagedTensors{c->bucket, c->piece};
         },
