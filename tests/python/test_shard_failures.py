@@ -235,14 +235,9 @@ HOOKS = {
         boom
     ),
 }
-STAYS = pytest.mark.xfail(
-    strict=True, reason="the gradient stays in p.grad and is added again (proofs, finding 5)"
-)
 
 
-@pytest.mark.parametrize(
-    "where", [pytest.param(w, marks=STAYS if w.startswith("accum") else ()) for w in HOOKS]
-)
+@pytest.mark.parametrize("where", HOOKS)
 def test_exceptions_in_hooks_are_followed_by_a_good_step_under_verify(where):
     def check(mesh, policy):
         with lins.verify():
