@@ -1,4 +1,5 @@
-"""Trains 1,000 steps on two ranks as threads and prints what the process holds on the way, as JSON.
+"""Trains 1,000 steps on two ranks as threads, under each policy that is given, and prints what the
+process holds on the way, as JSON.
 
 Used by test_shard_steady_state.py, in an interpreter of its own.
 """
@@ -37,8 +38,8 @@ def resident_bytes():
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def main(policy, family):
-    torch.set_num_threads(1)
+def observe(policy, family):
+    """What is held after so many steps."""
     barrier = threading.Barrier(2, timeout=60)
     seen = []
     batches = [[models.batch(0, m, rank) for m in range(2)] for rank in range(2)]
@@ -87,8 +88,9 @@ def main(policy, family):
                 start = time.process_time()
 
     lins.testing.run((1, 2), AXES, check, timeout=60.0)
-    print(json.dumps(seen))
+    return seen
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    torch.set_num_threads(1)
+    print(json.dumps([observe(*p.split("/")) for p in sys.argv[1:]]))

@@ -4,9 +4,10 @@ How far may curves lie apart? Training in fp32 has no one right answer: a sum of
 on its order in the last bits, and AdamW, which divides by their size, carries small differences on.
 The curve in fp64 is the common truth, and single processes in fp32 that sum in different orders lie
 around it; so must lins, which is one more order. The bound at a step is 4 times the distance of the
-worst of four such processes up to there, which holds the orders they did not try.
+worst of three such processes up to there, which holds the orders they did not try.
 """
 
+import functools
 import itertools
 
 import lins
@@ -115,9 +116,8 @@ def truth():
     """The curve in fp64, and how far off a curve in fp32 may be at each step."""
     one = [list(range(ROWS))]
     single = [[i] for i in range(ROWS)]
-    pairs = [[i, i + 1] for i in range(0, ROWS, 2)]
     exact = alone(one, torch.float64)
-    others = [alone(order) for order in (one, single, single[::-1], pairs)]
+    others = [alone(order) for order in (one, single, single[::-1])]
     apart = [max(abs(o[i] - x) for o in others) for i, x in enumerate(exact)]
     bound = [
         4 * max(x * 2**-23, worst)
@@ -132,7 +132,7 @@ def test_the_bound_is_tight_and_the_model_learns(truth):
     assert max(b / x for x, b in zip(exact, bound, strict=True)) < 1e-4
 
 
-def solved(mesh):
+def solved():
     spec = lins.describe(model_of(), units="block")
     profile = lins.Profile.model(nodes=2, gpus_per_node=2)
     cluster = lins.Cluster(nodes=2, gpus_per_node=2, profile=profile)
@@ -149,15 +149,31 @@ POLICIES = {
 }
 
 
+@functools.cache
+def curves_of(name, micro_batches):
+    policy, options = POLICIES[name]
+    policy = policy if isinstance(policy, str) else policy()
+    return curves(policy, micro_batches, **options)
+
+
 @pytest.mark.parametrize("micro_batches", [1, 2])
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_curve_is_that_of_a_single_process(name, micro_batches, truth):
     exact, bound = truth
-    policy, options = POLICIES[name]
-    policy = policy if isinstance(policy, str) else policy(None)
-    got = mean(curves(policy, micro_batches, **options), micro_batches)
+    got = mean(curves_of(name, micro_batches), micro_batches)
     for step, (x, want, most) in enumerate(zip(got, exact, bound, strict=True)):
         assert abs(x - want) <= most, (step, x, want, most)
+
+
+def test_equal_orders_of_summation_give_equal_bits_over_50_steps():
+    for micro_batches, names in [
+        (1, ["zero1", "zero3", "wider G"]),
+        (1, ["hsdp", "paper"]),
+        (2, ["zero1", "wider G"]),
+    ]:
+        first, *others = [curves_of(name, micro_batches) for name in names]
+        assert len(first[0]) == STEPS * micro_batches
+        assert all(c == first for c in others), names
 
 
 # Plans that add the same numbers in the same order, by what that order is. Micro-batches 0 and 1 of
@@ -185,7 +201,7 @@ ORDERS = {
 
 @pytest.mark.parametrize("micro_batches", ORDERS)
 def test_equal_orders_of_summation_give_equal_bits(micro_batches):
-    steps = 12
+    steps = 6
 
     def check(mesh):
         out = {}
@@ -219,7 +235,7 @@ def test_how_a_plan_is_carried_out_changes_no_bit(policy):
     ]
 
     def check(mesh):
-        return [curve(mesh, policy, 2, 12, **options) for options in settings]
+        return [curve(mesh, policy, 2, 6, **options) for options in settings]
 
     for results in lins.testing.run((2, 2), AXES, check):
         for options, losses in zip(settings, results, strict=True):

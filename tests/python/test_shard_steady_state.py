@@ -14,21 +14,27 @@ from models import AXES, Stack
 WORKER = Path(__file__).with_name("steady_state_worker.py")
 
 
-@pytest.mark.parametrize(
-    "policy, family",
-    [("P=1 G=2 OS=2", "paper"), ("P=2 G=2 OS=2", "planned")],
-    ids=["paper", "planned"],
-)
-def test_a_thousand_steps_keep_memory_caches_and_step_time_flat(policy, family):
+POLICIES = ["P=1 G=2 OS=2/paper", "P=2 G=2 OS=2/planned"]
+
+
+@pytest.fixture(scope="module")
+def held():
+    """{policy: {steps: what the process holds}}"""
     done = subprocess.run(
-        [sys.executable, WORKER, policy, family],
+        [sys.executable, WORKER, *POLICIES],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         env={**os.environ, "OMP_NUM_THREADS": "1"} | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == 0, done.stderr
-    seen = {s.pop("step"): s for s in json.loads(done.stdout)}
+    runs = json.loads(done.stdout)
+    return {p: {s["step"]: s for s in run} for p, run in zip(POLICIES, runs, strict=True)}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_thousand_steps_keep_memory_caches_and_step_time_flat(policy, held):
+    seen = held[policy]
     assert list(seen) == [100, 200, 400, 600, 800, 1000]
     early, late = seen[400], seen[1000]
 

@@ -230,7 +230,6 @@ def test_every_preset_sends_what_its_formula_says(family, shape, micro_batches):
     assert all(lins.testing.run(shape, AXES, check))
 
 
-@pytest.mark.xfail(strict=True, reason="the root is gathered again (proofs, finding 9)")
 @pytest.mark.parametrize("micro_batches", [1, 3])
 def test_fsdp2_keeps_its_root_between_forward_and_backward(micro_batches):
     # fully_shard's default: units are resharded after their forward, the root is not.
