@@ -153,7 +153,8 @@ def _text(factors: tuple[int, int]) -> str:
     return "x".join(map(str, factors))
 
 
-_BY_NODE = 512 * 1024  # bytes from which a collective crosses between nodes only as often as needed
+# Bytes from which a collective crosses between nodes only as often as needed; None: none does.
+_BY_NODE: int | None = None
 
 
 def node_bytes(model: Llama, mesh: lins.Mesh, micro_batches: int) -> float:
@@ -176,9 +177,8 @@ def node_bytes(model: Llama, mesh: lins.Mesh, micro_batches: int) -> float:
 def _crossing(step: _planning.Step, mesh: lins.Mesh) -> float:
     """Bytes of a step that the first node receives from others.
 
-    Over Gloo a small message, or one to each rank, goes straight from its holder to its receiver:
-    of what a rank receives, the part from another node is that of its peers there. Of a large one
-    (comm/by_node.h) every node receives each part, or each sum, once.
+    What goes straight from its holder to its receiver: of what a rank receives, the part from
+    another node is that of its peers there. By node, a node receives each part, or sum, once.
     """
     total = 0.0
     for group in mesh.groups(step.axes):
@@ -186,7 +186,7 @@ def _crossing(step: _planning.Step, mesh: lins.Mesh) -> float:
         count, here = len(set(nodes)), nodes.count(0)
         if count == 1 or here == 0:
             continue
-        if step.kind in _TIMES and step.bytes >= _BY_NODE:
+        if _BY_NODE is not None and step.kind in _TIMES and step.bytes >= _BY_NODE:
             total += _TIMES[step.kind] * step.bytes * (count - 1) / count
         else:
             total += here * step.recv_bytes * (len(group) - here) / (len(group) - 1)
