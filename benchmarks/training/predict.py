@@ -153,8 +153,8 @@ def _text(factors: tuple[int, int]) -> str:
     return "x".join(map(str, factors))
 
 
-# Bytes from which a collective crosses between nodes only as often as needed; None: none does.
-_BY_NODE: int | None = None
+# Bytes from which a collective crosses between nodes only as often as needed (comm/by_node.h).
+_BY_NODE = 512 * 1024
 
 
 def node_bytes(model: Llama, mesh: lins.Mesh, micro_batches: int) -> float:
@@ -186,7 +186,7 @@ def _crossing(step: _planning.Step, mesh: lins.Mesh) -> float:
         count, here = len(set(nodes)), nodes.count(0)
         if count == 1 or here == 0:
             continue
-        if _BY_NODE is not None and step.kind in _TIMES and step.bytes >= _BY_NODE:
+        if step.kind in _TIMES and step.bytes >= _BY_NODE:
             total += _TIMES[step.kind] * step.bytes * (count - 1) / count
         else:
             total += here * step.recv_bytes * (len(group) - here) / (len(group) - 1)
