@@ -153,7 +153,8 @@ def _text(factors: tuple[int, int]) -> str:
     return "x".join(map(str, factors))
 
 
-_BY_NODE = 512 * 1024  # bytes from which a collective crosses between nodes only as often as needed
+# Bytes from which a collective crosses between nodes only as often as needed (comm/by_node.h).
+_BY_NODE = 512 * 1024
 
 
 def node_bytes(model: Llama, mesh: lins.Mesh, micro_batches: int) -> float:
@@ -176,9 +177,8 @@ def node_bytes(model: Llama, mesh: lins.Mesh, micro_batches: int) -> float:
 def _crossing(step: _planning.Step, mesh: lins.Mesh) -> float:
     """Bytes of a step that the first node receives from others.
 
-    Over Gloo a small message, or one to each rank, goes straight from its holder to its receiver:
-    of what a rank receives, the part from another node is that of its peers there. Of a large one
-    (comm/by_node.h) every node receives each part, or each sum, once.
+    What goes straight from its holder to its receiver: of what a rank receives, the part from
+    another node is that of its peers there. By node, a node receives each part, or sum, once.
     """
     total = 0.0
     for group in mesh.groups(step.axes):

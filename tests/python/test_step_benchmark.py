@@ -91,12 +91,12 @@ def test_a_short_run_on_one_host(tmp_path):
         "--rounds=1",
         "--neighbours=0",
     ]
-    command += ["--only=torch fsdp2,torch hsdp,lins zero3,lins hsdp", "--micro-batches=2"]
+    command += ["--only=torch fsdp2,torch hsdp,lins fsdp2,lins hsdp", "--micro-batches=2"]
     command += [f"--profiles={profiles}", f"--json={tmp_path / 'out.json'}"]
     done = subprocess.run(command + sizes, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     (run,) = json.loads((tmp_path / "out.json").read_text())
-    names = {"torch fsdp2", "torch hsdp", "lins zero3", "lins hsdp", "lins solved"}
+    names = {"torch fsdp2", "torch hsdp", "lins fsdp2", "lins hsdp", "lins solved"}
     assert set(run["ranks"][0]["losses"]) == names | {"alone"}
     assert all(len(run["ranks"][0]["losses"][n]) == 6 for n in names)
     assert "torch hsdp / lins hsdp" in done.stdout
