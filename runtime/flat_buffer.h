@@ -129,6 +129,7 @@ class FlatBuffer {
   void LoadInitial(bool check_init);
   void Show();                        // the parameters are readable
   void Hide(const std::string& why);  // and they are not
+  at::Tensor OwnPart(const at::Tensor& whole, const Layout& layout) const;
   void ReducePlanned(const Shared& c, bool last, Reduction& out) const;
   void ReduceAsInPaper(const Shared& c, bool last, Reduction& out) const;
   // The stage of the paper's all-reduces that `plan` begins with.
