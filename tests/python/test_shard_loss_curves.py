@@ -219,8 +219,10 @@ def test_equal_orders_of_summation_give_equal_bits(micro_batches):
         for name in others:
             assert by_name[name] == by_name[first], (order, first, name)
         kinds.add(str(by_name[first]))
-    # And orders do differ: the comparison above is not one of constants.
-    assert len(kinds) == len(ORDERS[micro_batches])
+    # When micro-batches are added does show in the bits: what is compared above is no constant. The
+    # ranks of a sum may be taken nodes first by any collective, so those orders may be the same.
+    if micro_batches > 1:
+        assert len(kinds) > 1
 
 
 @pytest.mark.parametrize("policy", ["zero1", "zero3", "hsdp"])
