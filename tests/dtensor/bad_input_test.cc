@@ -173,7 +173,7 @@ TEST_P(BadInput, WhatRanksDisagreeAboutWithoutACollectiveTheFirstCollectiveRefus
       }};
   for (const auto& mistake : mistakes) {
     for (const std::string& error : ErrorsOf(GetParam(), {1, 2}, mistake, 1.0)) {
-      const char* known[] = {"ranks disagree", "calls another operation, size or type",
+      const char* known[] = {"ranks disagree", "calls another operation, or for another unit",
                              "given up waiting: see its own error"};
       EXPECT_TRUE(std::any_of(std::begin(known), std::end(known), [&](const char* part) {
         return error.find(part) != std::string::npos;

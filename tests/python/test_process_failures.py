@@ -101,7 +101,7 @@ def test_processes_that_skip_a_unit_all_have_an_error(skipping_processes):
     assert "calls another operation, or for another unit" in skipping_processes[1][0]
 
 
-@pytest.mark.xfail(strict=True, reason="the rank that skips is not told what (proofs, finding 8)")
+@pytest.mark.xfail(strict=True, reason="the rank that skips times out without a name")
 def test_processes_that_skip_a_unit_name_it_on_every_rank(skipping_processes):
     for message, _ in skipping_processes:
         assert "'blocks.1'" in message

@@ -131,9 +131,7 @@ def test_ranks_of_other_groups_have_an_error_within_the_time_out(skipped_in_a_no
         names_the_operation(message, rank)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="only ranks of the same gather group learn of it (proofs, finding 4)"
-)
+@pytest.mark.xfail(strict=True, reason="only ranks of the same gather group learn of it")
 def test_a_skipped_unit_is_named_on_ranks_of_other_groups_too(skipped_in_a_node):
     for message in skipped_in_a_node:
         assert "'blocks.1'" in message

@@ -208,16 +208,9 @@ def test_leases_have_a_bound_that_knows_no_depth(role, prefetch):
         assert max(few, many) <= most, (few, many, most)
 
 
-PIECES = pytest.mark.xfail(
-    strict=True, reason="scattered pieces wait for their all-reduce, without bound (finding 10)"
-)
-
-
 @pytest.mark.parametrize("policy", ["zero2", "hsdp", "paro-igg"])
 @pytest.mark.parametrize("family", ["planned", "paper"])
-def test_late_all_reduces_do_not_pile_up_buffers(family, policy, request):
-    if family == "paper" and policy != "zero2":
-        request.applymarker(PIECES)
+def test_late_all_reduces_do_not_pile_up_buffers(family, policy):
     most = 3 + (1 + BUCKETS) + 1
 
     def check(mesh):
