@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "c10/core/DeviceType.h"
 #include "comm/communicator.h"
@@ -41,6 +42,8 @@ class Backend {
   virtual std::unique_ptr<Pending> Broadcast(const at::Tensor& inout, int64_t root,
                                              const OpInfo& info) = 0;
   virtual std::unique_ptr<Pending> Barrier(const OpInfo& info) = 0;
+  // See Communicator.
+  virtual std::vector<int64_t> SentBytes() const { return {}; }
 };
 
 }  // namespace lins

@@ -74,6 +74,10 @@ Communicator::Communicator(std::unique_ptr<Backend> backend, std::vector<int64_t
 
 Communicator::~Communicator() = default;
 
+std::vector<int64_t> Communicator::SentBytes() const {
+  return backend_ == nullptr ? std::vector<int64_t>() : backend_->SentBytes();
+}
+
 std::string Communicator::Describe(absl::string_view op, const OpInfo& info) const {
   return absl::StrCat(op, info.unit.empty() ? "" : absl::StrCat(" for unit '", info.unit, "'"),
                       " (role ", RoleName(role_), ", group ", List(ranks_), "): ");

@@ -7,9 +7,14 @@
 // Every rank of the group calls the same operations in the same order. Tensors are contiguous, on
 // the world's device, of equal dtype. `counts` are elements per rank of the group, in order; left
 // empty they are equal. Ranks with no elements take part. A group of one copies and does not
-// communicate (and is not traced). Sums run in rank order, so every rank that gets an element gets
-// the same bits (NCCL: in an order of its own, the same on every rank). Wrong arguments throw Error
-// (kValue) on the calling rank at once; all else that goes wrong throws from Wait.
+// communicate (and is not traced). Wrong arguments throw Error (kValue) on the calling rank at
+// once; all else that goes wrong throws from Wait.
+//
+// Sums run in the order of the group. Where it covers several nodes (World::SetNodeSize) with the
+// same number of its ranks, more than one, on each, they run in that order within each node, then
+// over the nodes, in the order of their first ranks; half and bfloat16 are rounded once for each
+// node and once at the end (averages: only at the end). So every rank that gets an element gets the
+// same bits, with any transport but NCCL, whose order is its own and the same on every rank.
 //
 // recv_bytes of the trace is what the rank must receive by definition of the operation, with n the
 // elements it ends with, N all elements and k ranks: all_gather N - own; reduce_scatter (k-1)*n;
@@ -89,6 +94,10 @@ class Communicator {
                 const Counts& in_counts = {}, const OpInfo& info = {});
   Work Broadcast(const at::Tensor& inout, int64_t root, const OpInfo& info = {});
   Work Barrier(const OpInfo& info = {});
+
+  // Bytes that this rank has sent to each rank of the group so far, relayed ones included; empty
+  // where the transport does not count them.
+  std::vector<int64_t> SentBytes() const;
 
  private:
   template <typename Fn>

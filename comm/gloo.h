@@ -2,7 +2,9 @@
 //
 // Gloo's device thread moves the bytes, straight between the callers' tensors, so an operation
 // makes progress without anybody waiting for it, counts may differ, and reductions happen here, in
-// rank order. benchmarks/README.md compares this with Gloo's own collectives.
+// a fixed order. Small messages go straight between all ranks (comm/direct.h), large ones of a
+// group over several nodes cross between nodes as often as needed only (comm/by_node.h).
+// benchmarks/README.md compares this with Gloo's own collectives.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,8 @@ class Store;
 
 namespace lins {
 
+class Nodes;
+
 class GlooFactory {
  public:
   // Chooses the network interface as torch does: GLOO_SOCKET_IFNAME, else the host's own name, else
@@ -27,7 +31,7 @@ class GlooFactory {
   ~GlooFactory();
   // Connects the ranks that pass the same key. Collective among them.
   std::unique_ptr<Backend> Connect(const std::vector<int64_t>& ranks, int64_t index,
-                                   const std::string& key);
+                                   const Nodes& nodes, const std::string& key);
 
  private:
   struct State;

@@ -7,8 +7,8 @@ namespace lins {
 
 std::vector<Event> Lanes::Run(std::vector<Stage> stages) {
   std::vector<Event> out;
-  const bool communicates = std::any_of(stages.begin(), stages.end(),
-                                        [](const Stage& s) { return !s.group.empty(); });
+  const bool communicates =
+      std::any_of(stages.begin(), stages.end(), [](const Stage& s) { return !s.group.empty(); });
   Event last;
   for (size_t at = 0; at < stages.size();) {
     // A stage that communicates, with those before and after it that do not.

@@ -39,6 +39,8 @@ class PostedBackend : public Backend {
     return Post([=, this] { return backend_->Barrier(info); });
   }
 
+  std::vector<int64_t> SentBytes() const override { return backend_->SentBytes(); }
+
  private:
   std::unique_ptr<Pending> Post(DelayQueue::Launch launch) {
     return queue_.Post(/*seconds=*/0, std::move(launch));

@@ -8,6 +8,8 @@ namespace lins {
 namespace {
 
 constexpr std::chrono::seconds kDrain{2};  // for operations that nobody waited for, at release
+// For the error of a thread that gives up at about the same time: it knows the peer.
+constexpr std::chrono::milliseconds kLinger{100};
 
 class TaskPending : public Pending {
  public:
@@ -53,7 +55,7 @@ void Task::Finish(double timeout_seconds) {
     state_ = State::kDone;
     error_ = error;
     finished_.notify_all();
-  } else if (!finished_.wait_for(lock, std::chrono::duration<double>(timeout_seconds),
+  } else if (!finished_.wait_for(lock, std::chrono::duration<double>(timeout_seconds) + kLinger,
                                  [this] { return state_ == State::kDone; })) {
     throw std::runtime_error("timed out");
   }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/nodes.h"
 #include "comm/threads_slot.h"
 #include "mesh/error.h"
 
@@ -17,7 +18,8 @@ namespace lins {
 
 class ThreadsGroup {
  public:
-  explicit ThreadsGroup(std::vector<int64_t> ranks) : ranks_(std::move(ranks)) {}
+  ThreadsGroup(std::vector<int64_t> ranks, Nodes nodes)
+      : ranks_(std::move(ranks)), nodes_(std::move(nodes)) {}
 
   std::shared_ptr<ThreadsSlot> Post(int64_t sequence, int64_t index, ThreadsCall call);
   void Wait(ThreadsSlot& slot, int64_t index, double timeout_seconds);
@@ -28,6 +30,7 @@ class ThreadsGroup {
   std::mutex mutex_;
   std::condition_variable changed_;
   const std::vector<int64_t> ranks_;
+  const Nodes nodes_;
   std::string aborted_;
   std::map<int64_t, std::shared_ptr<ThreadsSlot>> slots_;  // those that some rank has yet to reach
 };
@@ -37,7 +40,7 @@ std::shared_ptr<ThreadsSlot> ThreadsGroup::Post(int64_t sequence, int64_t index,
   {
     std::lock_guard lock(mutex_);
     std::shared_ptr<ThreadsSlot>& entry = slots_[sequence];
-    if (entry == nullptr) entry = std::make_shared<ThreadsSlot>(ranks_);
+    if (entry == nullptr) entry = std::make_shared<ThreadsSlot>(ranks_, nodes_);
     slot = entry;
     if (!aborted_.empty()) slot->Fail(aborted_);
     slot->Arrive(index, std::move(call));
@@ -164,11 +167,11 @@ ThreadsHub::ThreadsHub() : state_(std::make_unique<State>()) {}
 ThreadsHub::~ThreadsHub() = default;
 
 std::unique_ptr<Backend> ThreadsHub::Join(const std::vector<int64_t>& ranks, int64_t index,
-                                          const std::string& key) {
+                                          const Nodes& nodes, const std::string& key) {
   std::lock_guard lock(state_->mutex);
   std::shared_ptr<ThreadsGroup>& group = state_->groups[key];
   if (group == nullptr) {
-    group = std::make_shared<ThreadsGroup>(ranks);
+    group = std::make_shared<ThreadsGroup>(ranks, nodes);
     if (!state_->aborted.empty()) group->Abort(state_->aborted);
   }
   return std::make_unique<ThreadsBackend>(group, index);

@@ -1,7 +1,7 @@
 // Transport between ranks that are threads of one process.
 //
 // The ranks of a group post the tensors of their k-th operation in the group's k-th slot. The last
-// one to arrive carries the operation out for all, in rank order, and wakes the others.
+// one to arrive carries the operation out for all, in a fixed order, and wakes the others.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,8 @@
 
 namespace lins {
 
+class Nodes;
+
 // What the worlds of one job share.
 class ThreadsHub {
  public:
@@ -20,7 +22,7 @@ class ThreadsHub {
   ~ThreadsHub();
   // The transport of one rank; ranks that pass the same key meet.
   std::unique_ptr<Backend> Join(const std::vector<int64_t>& ranks, int64_t index,
-                                const std::string& key);
+                                const Nodes& nodes, const std::string& key);
   // Fails every operation in flight, and every later one. The first reason stays.
   void Abort(const std::string& reason);
 

@@ -104,21 +104,23 @@ void ThreadsSlot::AllGather() {
   }
 }
 
+void ThreadsSlot::Reduce(void* out, int64_t offset, int64_t n) const {
+  std::vector<const void*> parts;
+  for (const int64_t index : nodes.order()) parts.push_back(Data(calls[index]->in, offset));
+  ReduceInOrder(out, parts, n, calls[0]->in.scalar_type(), calls[0]->reduce, nodes.runs());
+}
+
 void ThreadsSlot::ReduceScatter() {
   int64_t offset = 0;
   for (const auto& to : calls) {
-    std::vector<const void*> parts;
-    for (const auto& from : calls) parts.push_back(Data(from->in, offset));
-    ReduceInOrder(Data(to->out, 0), parts, to->out.numel(), to->out.scalar_type(), to->reduce);
+    Reduce(Data(to->out, 0), offset, to->out.numel());
     offset += to->out.numel();
   }
 }
 
 void ThreadsSlot::AllReduce() {
-  std::vector<const void*> parts;
-  for (const auto& from : calls) parts.push_back(Data(from->in, 0));
   const at::Tensor& result = calls[0]->out;
-  ReduceInOrder(Data(result, 0), parts, result.numel(), result.scalar_type(), calls[0]->reduce);
+  Reduce(Data(result, 0), 0, result.numel());
   for (const auto& to : calls) CopyElements(to->out, 0, result, 0, result.numel());
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "comm/communicator.h"
+#include "comm/nodes.h"
 
 namespace lins {
 
@@ -27,7 +28,8 @@ struct ThreadsCall {
 
 // Guarded by its group's mutex, but for Execute.
 struct ThreadsSlot {
-  explicit ThreadsSlot(const std::vector<int64_t>& ranks) : ranks(ranks), calls(ranks.size()) {}
+  ThreadsSlot(const std::vector<int64_t>& ranks, const Nodes& nodes)
+      : ranks(ranks), nodes(nodes), calls(ranks.size()) {}
 
   // Takes a rank's call; one that does not match the others fails the operation for everybody.
   void Arrive(int64_t index, ThreadsCall call);
@@ -38,12 +40,15 @@ struct ThreadsSlot {
   void Execute();
 
   const std::vector<int64_t> ranks;
+  const Nodes nodes;
   std::vector<std::optional<ThreadsCall>> calls;
   size_t arrived = 0;
   bool finished = false;
   std::string error;  // set at most once, before finished
 
  private:
+  // Reduces n elements of all inputs from `offset` on.
+  void Reduce(void* out, int64_t offset, int64_t n) const;
   void AllGather();
   void ReduceScatter();
   void AllReduce();

@@ -54,8 +54,9 @@ std::chrono::milliseconds Deadline::Left() const {
   return std::max(left, std::chrono::milliseconds(1));
 }
 
-Wire::Wire(c10::intrusive_ptr<c10d::Backend> group, std::vector<int64_t> ranks, int tag, int kind)
-    : ranks_(std::move(ranks)), tag_(tag), kind_(kind), group_(group) {}
+Wire::Wire(c10::intrusive_ptr<c10d::Backend> group, std::vector<int64_t> ranks, int tag, int kind,
+           std::shared_ptr<SentCounters> sent)
+    : ranks_(std::move(ranks)), tag_(tag), kind_(kind), sent_(std::move(sent)), group_(group) {}
 
 Wire::~Wire() = default;
 
@@ -74,6 +75,7 @@ void Wire::Send(const at::Tensor& flat, int64_t offset, int64_t n, int64_t to, i
     std::vector<at::Tensor> tensors = {Slice(flat, offset, n)};
     return group.send(tensors, static_cast<int>(to), Tag(flat, n, phase));
   });
+  (*sent_)[to] += n * static_cast<int64_t>(flat.element_size());
   std::lock_guard lock(mutex_);
   sends_.push_back({std::move(work), to});
 }
@@ -100,24 +102,23 @@ c10::intrusive_ptr<c10d::Work> Wire::Post(const char* what, int64_t peer, Fn fn)
 }
 
 void Wire::WaitRecvs(size_t count, const Deadline& deadline) {
-  Wait(recvs_, count, kReceiving, deadline);
+  Wait(recvs_, &recvs_done_, count, kReceiving, deadline);
 }
 
 void Wire::WaitAll(const Deadline& deadline) {
-  Wait(recvs_, recvs_.size(), kReceiving, deadline);
-  Wait(sends_, sends_.size(), kSending, deadline);
+  Wait(recvs_, &recvs_done_, recvs_.size(), kReceiving, deadline);
+  Wait(sends_, &sends_done_, sends_.size(), kSending, deadline);
 }
 
-void Wire::Wait(std::vector<Message>& messages, size_t count, const char* what,
+void Wire::Wait(std::vector<Message>& messages, size_t* done, size_t count, const char* what,
                 const Deadline& deadline) {
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t& i = *done; i < count; ++i) {
     Message message;
     {
       std::lock_guard lock(mutex_);
       if (interrupted_) throw std::runtime_error("the communicator was released meanwhile");
       message = messages[i];
     }
-    if (!message.work) continue;
     try {
       if (!message.work->wait(deadline.Left())) throw std::runtime_error("interrupted");
     } catch (const std::exception& e) {

@@ -16,6 +16,7 @@
 #include "comm/backend.h"
 #include "comm/gloo.h"
 #include "comm/nccl.h"
+#include "comm/nodes.h"
 #include "comm/stream.h"
 #include "comm/threads.h"
 #include "comm/trace.h"
@@ -71,9 +72,8 @@ std::vector<std::shared_ptr<World>> World::Threads(int64_t size, double timeout_
   for (int64_t rank = 0; rank < size; ++rank) {
     worlds.emplace_back(new World(
         "threads", rank, size, timeout_seconds,
-        [hub](const std::vector<int64_t>& ranks, int64_t index, const std::string& key) {
-          return hub->Join(ranks, index, key);
-        },
+        [hub](const std::vector<int64_t>& ranks, int64_t index, const Nodes& nodes,
+              const std::string& key) { return hub->Join(ranks, index, nodes, key); },
         std::make_shared<RankContext>(), [hub](const std::string& reason) { hub->Abort(reason); }));
   }
   return worlds;
@@ -86,8 +86,9 @@ std::shared_ptr<World> World::Gloo(c10::intrusive_ptr<c10d::Store> store, int64_
   auto gloo = std::make_shared<GlooFactory>(std::move(store), timeout_seconds);
   return std::shared_ptr<World>(new World(
       "gloo", rank, size, timeout_seconds,
-      [gloo, prefix](const std::vector<int64_t>& ranks, int64_t index, const std::string& key) {
-        return gloo->Connect(ranks, index, absl::StrCat(prefix, "/", key));
+      [gloo, prefix](const std::vector<int64_t>& ranks, int64_t index, const Nodes& nodes,
+                     const std::string& key) {
+        return gloo->Connect(ranks, index, nodes, absl::StrCat(prefix, "/", key));
       },
       RankContext::Current()));
 }
@@ -100,7 +101,7 @@ std::shared_ptr<World> World::Nccl(c10::intrusive_ptr<c10d::Store> store, int64_
   return std::shared_ptr<World>(new World(
       "nccl", rank, size, timeout_seconds,
       [store, prefix, timeout_seconds](const std::vector<int64_t>& ranks, int64_t index,
-                                       const std::string& key) {
+                                       const Nodes&, const std::string& key) {
         return ConnectNccl(store, ranks, index, absl::StrCat(prefix, "/", key), timeout_seconds);
       },
       RankContext::Current()));
@@ -147,6 +148,11 @@ Communicator& World::Get(const std::vector<int64_t>& ranks, Role role, Lane lane
   return *communicators_.emplace(key, std::move(made)).first->second;
 }
 
+void World::SetNodeSize(int64_t ranks) {
+  if (ranks < 0) throw Error(absl::StrCat("ranks per node, ", ranks, ": must be at least 0"));
+  node_size_ = ranks;
+}
+
 Communicator& World::Everyone(Role role) {
   std::vector<int64_t> ranks(size_);
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -169,11 +175,14 @@ std::unique_ptr<Communicator> World::Connect(const std::vector<int64_t>& ranks, 
   const int64_t index = own - ranks.begin();
   std::unique_ptr<Backend> backend;
   if (ranks.size() > 1) {
+    const Nodes nodes(ranks, node_size_);
+    // Ranks that do not agree about the nodes do not meet.
     const std::string key =
         absl::StrCat(RoleName(role), lane == Lane::kBackground ? "/background" : "", "/",
-                     absl::StrJoin(ranks, ","));
+                     absl::StrJoin(ranks, ","), nodes.count() > 1 ? "/" : "",
+                     nodes.count() > 1 ? nodes.ToString() : "");
     try {
-      backend = factory_(ranks, index, key);
+      backend = factory_(ranks, index, nodes, key);
     } catch (const std::exception& e) {
       throw Error(absl::StrCat("rank ", rank_, " cannot connect group ", List(ranks), " for role ",
                                RoleName(role), " over ", name_, ": ", e.what()),

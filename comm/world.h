@@ -27,6 +27,7 @@ class Store;
 
 namespace lins {
 
+class Nodes;
 class RankContext;
 class Stream;
 
@@ -67,6 +68,11 @@ class World {
   // The communicator of all ranks, in order.
   Communicator& Everyone(Role role);
 
+  // Ranks per node, with rank = node * ranks + local; 0 (as at first): unknown. Communicators made
+  // afterwards use it to cross between nodes no more often than needed, and add up in the order
+  // that comm/communicator.h describes. All ranks say the same, before they make the same groups.
+  void SetNodeSize(int64_t ranks);
+
   // Throws an Error on every rank unless all pass the same `value`: "ranks disagree about WHAT:
   // rank 0 has
   // ..., rank 2 has ...". Collective over the world.
@@ -84,8 +90,9 @@ class World {
 
  private:
   // Makes the transport of one group; the key is the same on all its ranks and unique in the world.
-  using BackendFactory = std::function<std::unique_ptr<Backend>(
-      const std::vector<int64_t>& ranks, int64_t index, const std::string& key)>;
+  using BackendFactory =
+      std::function<std::unique_ptr<Backend>(const std::vector<int64_t>& ranks, int64_t index,
+                                             const Nodes& nodes, const std::string& key)>;
   World(std::string name, int64_t rank, int64_t size, double timeout, BackendFactory factory,
         std::shared_ptr<RankContext> context, std::function<void(const std::string&)> abort = {});
 
@@ -97,6 +104,7 @@ class World {
   std::shared_ptr<RankContext> context_;
   using Key = std::tuple<std::vector<int64_t>, Role, Lane>;
   std::unique_ptr<Communicator> Connect(const std::vector<int64_t>& ranks, Role role, Lane lane);
+  std::atomic<int64_t> node_size_ = 0;
 
   std::mutex mutex_;
   std::condition_variable connected_;

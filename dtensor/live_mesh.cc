@@ -19,6 +19,7 @@ LiveMesh LiveMesh::Create(std::shared_ptr<World> world, std::vector<int64_t> sha
     throw Error(absl::StrCat(mesh->ToString(), " has ", mesh->size(), " ranks, the world has ",
                              world->size(), ": the sizes must multiply to ", world->size()));
   }
+  world->SetNodeSize(mesh->shape().back());
   return LiveMesh(*std::move(mesh), std::move(world));
 }
 

@@ -7,14 +7,11 @@
 
 #include <cstdio>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "comm/trace.h"
-#include "comm/world.h"
-#include "mesh/error.h"
-#include "runtime/optimizer.h"
+#include "examples/on_threads.h"
 #include "runtime/module.h"
+#include "runtime/optimizer.h"
 
 namespace {
 
@@ -123,35 +120,13 @@ std::vector<double> TrainAlone() {
   return losses;
 }
 
-// Runs Train on kRanks threads and averages their losses.
-std::vector<double> TrainOnThreads(const std::string& policy) {
-  auto worlds = lins::World::Threads(kRanks);
-  std::vector<std::vector<double>> losses(kRanks);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < kRanks; ++r) {
-    threads.emplace_back([&, r] {
-      lins::RankContext::Scope scope(worlds[r]->context_ptr());
-      try {
-        losses[r] = Train(lins::LiveMesh::Create(worlds[r], {2, 2}, {"node", "gpu"}), policy);
-      } catch (const std::exception& e) {
-        std::fprintf(stderr, "rank %d: %s\n", r, e.what());
-        worlds[r]->Abort(e.what());
-      }
-    });
-  }
-  for (auto& t : threads) t.join();
-  std::vector<double> mean(kSteps, 0);
-  for (const auto& one : losses) {
-    for (size_t i = 0; i < mean.size(); ++i) mean[i] += i < one.size() ? one[i] / kRanks : NAN;
-  }
-  return mean;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string policy = argc > 1 ? argv[1] : "P=1 G=1 OS=2";
-  const std::vector<double> four = TrainOnThreads(policy), one = TrainAlone();
+  const std::vector<double> one = TrainAlone();
+  const std::vector<double> four = examples::OnThreads(
+      2, 2, kSteps, [&](const lins::LiveMesh& mesh) { return Train(mesh, policy); });
   std::printf("step   4 ranks, %-14s  libtorch alone\n", policy.c_str());
   bool equal = true;
   for (int i = 0; i < kSteps; ++i) {

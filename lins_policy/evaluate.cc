@@ -161,8 +161,7 @@ absl::StatusOr<double> Evaluator::LeastCost(const Policy& policy) {
 }
 
 MemoryItems Evaluator::Memory(const std::vector<Policy>& policies) const {
-  return MemoryOf(share_, policies, mesh(), settings_.family, settings_.bucket_bytes,
-                  settings_.memory);
+  return MemoryOf(share_, policies, mesh(), settings_.memory);
 }
 
 Plan Evaluator::MakePlan(std::vector<Policy> policies, const PlanCost& cost,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace lins {
 
@@ -25,9 +26,15 @@ std::vector<std::pair<absl::string_view, int64_t>> MemoryItems::List() const {
           {"margin", margin}};
 }
 
+namespace {
+
+bool IsRoot(const Unit& unit) { return unit.name == "root"; }
+
+}  // namespace
+
 int64_t AliveAtOnce(const ModelSpec& spec, int64_t limit) {
   int64_t units = 0;
-  for (const Unit& u : spec.units) units += u.repeat;
+  for (const Unit& u : spec.units) units += IsRoot(u) ? 0 : u.repeat;
   return std::min(limit, units);
 }
 
@@ -45,6 +52,10 @@ UnitMemory MemoryOfUnit(const Unit& unit, const Policy& policy, const Mesh& mesh
   if (p > 1) m.gathered = all * sizes.param;
   // Where G is whole, a backward adds to it in place.
   if (g > 1) m.bucket = trainable * sizes.grad;
+  if (IsRoot(unit)) {
+    m.kept += std::exchange(m.gathered, 0);
+    m.collected = std::exchange(m.bucket, 0);
+  }
   return m;
 }
 
@@ -64,7 +75,7 @@ MemoryItems FixedMemory(const ModelSpec& spec, const Mesh& mesh, const MemoryOpt
 }
 
 MemoryItems MemoryOf(const ModelSpec& spec, const std::vector<Policy>& policies, const Mesh& mesh,
-                     Family family, int64_t bucket_bytes, const MemoryOptions& options) {
+                     const MemoryOptions& options) {
   MemoryItems m = FixedMemory(spec, mesh, options);
   int64_t gathered = 0, bucket = 0;
   for (size_t i = 0; i < spec.units.size(); ++i) {
@@ -75,12 +86,12 @@ MemoryItems MemoryOf(const ModelSpec& spec, const std::vector<Policy>& policies,
     m.optim += u.repeat * x.optim;
     m.fp32_copies += u.repeat * x.owned_fp32;
     m.gathered += u.repeat * x.kept;
+    m.buckets += u.repeat * x.collected;
     gathered = std::max(gathered, x.gathered);
     bucket = std::max(bucket, x.bucket);
   }
   m.gathered += AliveAtOnce(spec, options.gathered_units) * gathered;
-  m.buckets = family == Family::kPaper ? (mesh.size() > 1 ? bucket_bytes : 0)
-                                       : AliveAtOnce(spec, options.gradient_buckets) * bucket;
+  m.buckets += AliveAtOnce(spec, options.gradient_buckets) * bucket;
   m.margin = static_cast<int64_t>(std::ceil(options.margin * static_cast<double>(m.total())));
   return m;
 }

@@ -12,9 +12,9 @@
 namespace lins {
 
 struct MemoryOptions {
-  int64_t gathered_units = 2;       // whole units alive at once: prefetch depth + 1
-  int64_t gradient_buckets = 2;     // unreduced gradients of a unit alive at once (planned)
-  bool fp32_gradient_copy = false;  // 4 bytes per parameter of OS's piece at the update
+  int64_t gathered_units = 2;                // whole units alive at once: prefetch depth + 1
+  int64_t gradient_buckets = 2;              // unreduced gradients of a unit alive at once
+  bool fp32_gradient_copy = false;           // 4 bytes per parameter of OS's piece at the update
   int64_t communicator_bytes = 256LL << 20;  // all communicators of a rank
   double margin = 0.03;                      // fragmentation, as a part of all other items
   // Measured peak less predicted total of a plan that has run: added to every prediction.
@@ -38,22 +38,25 @@ struct MemoryItems {
 };
 
 // One copy of a unit under a policy: what adds up over units, and what only the largest needs.
+// The unit "root" computes from the beginning of a forward to its end: what it gathers, and the
+// gradients that it collects, stay while other units come and go, so they add up.
 struct UnitMemory {
-  int64_t param = 0, grad = 0, optim = 0, kept = 0, owned_fp32 = 0;  // these add up
-  int64_t gathered = 0, bucket = 0;                                  // of these the largest counts
-  int64_t sum() const { return param + grad + optim + kept + owned_fp32; }
+  int64_t param = 0, grad = 0, optim = 0, kept = 0, collected = 0, owned_fp32 = 0;  // these add up
+  int64_t gathered = 0, bucket = 0;  // of these the largest counts
+  int64_t sum() const { return param + grad + optim + kept + collected + owned_fp32; }
 };
 UnitMemory MemoryOfUnit(const Unit& unit, const Policy& policy, const Mesh& mesh,
                         const StateSizes& sizes, const MemoryOptions& options);
 
-// A model of few units never has more of them alive.
+// A model of few units, the root aside, never has more of them alive.
 int64_t AliveAtOnce(const ModelSpec& spec, int64_t limit);
 
 // What no placement changes: activations, logits, communicators, correction; margin not in it.
 MemoryItems FixedMemory(const ModelSpec& spec, const Mesh& mesh, const MemoryOptions& options);
 
-// The whole: one policy per unit of the spec. `bucket_bytes` is the paper family's one bucket.
+// The whole: one policy per unit of the spec. Both families reduce in place of the gradients that
+// they have collected: the size of the paper's bucket needs no memory.
 MemoryItems MemoryOf(const ModelSpec& spec, const std::vector<Policy>& policies, const Mesh& mesh,
-                     Family family, int64_t bucket_bytes, const MemoryOptions& options);
+                     const MemoryOptions& options);
 
 }  // namespace lins

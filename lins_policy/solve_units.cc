@@ -42,7 +42,7 @@ struct Problem {
 
   // What units alive at once take when the largest of them are these.
   int64_t Largest(int64_t most_gathered, int64_t most_bucket) const {
-    return gathered_alive * most_gathered + (bucket_alive > 0 ? bucket_alive * most_bucket : 0);
+    return gathered_alive * most_gathered + bucket_alive * most_bucket;
   }
 };
 
@@ -66,13 +66,8 @@ Problem MakeProblem(const Evaluator& evaluator) {
   problem.gathered = Limits(problem.units, &Option::gathered);
   problem.gathered_alive = AliveAtOnce(share, settings.memory.gathered_units);
   problem.fixed = FixedMemory(share, mesh, settings.memory).total();
-  if (settings.family == Family::kPaper) {  // one bucket of a fixed size
-    problem.bucket = {std::numeric_limits<int64_t>::max()};
-    if (mesh.size() > 1) problem.fixed += settings.bucket_bytes;
-  } else {
-    problem.bucket = Limits(problem.units, &Option::bucket);
-    problem.bucket_alive = AliveAtOnce(share, settings.memory.gradient_buckets);
-  }
+  problem.bucket = Limits(problem.units, &Option::bucket);
+  problem.bucket_alive = AliveAtOnce(share, settings.memory.gradient_buckets);
   return problem;
 }
 

@@ -156,8 +156,21 @@ void FlatBuffer::Hide(const std::string& why) {
 
 void FlatBuffer::TakeMemory() {
   LINS_CHECK(NeedsGather() && !lease_, "memory of unit ", unit_, " is taken twice");
-  lease_ = pool_->Acquire(plan_.total * full_.element_size());
+  lease_ = Borrow(plan_.total * full_.element_size(), "gather");
   Show();
+}
+
+std::shared_ptr<BufferPool::Lease> FlatBuffer::Borrow(int64_t nbytes, const char* what) const {
+  try {
+    return pool_->Acquire(nbytes);
+  } catch (const std::exception& e) {
+    const BufferPool::Stats s = pool_->stats();
+    throw Error(absl::StrCat("no memory for ", nbytes, " bytes to ", what, " unit '", unit_,
+                             "' (parameters ", windows_.front().name, " to ", windows_.back().name,
+                             ") on rank ", mesh_.rank(), ": ", s.live_bytes, " bytes are lent for ",
+                             s.live_leases, " other buffers; ", e.what()),
+                Error::Kind::kRuntime);
+  }
 }
 
 void FlatBuffer::KeepBetween() {
@@ -198,6 +211,10 @@ void FlatBuffer::WriteBack() {
 
 void FlatBuffer::BeginStep() {
   DropContribution();
+  // What a failed backward left where torch accumulates would be added to the next gradient.
+  for (at::Tensor& p : params_) {
+    if (p.grad().defined()) p.mutable_grad().reset();
+  }
   std::fill(used_.begin(), used_.end(), false);
   accumulating_ = false;
 }
@@ -215,7 +232,8 @@ at::Tensor FlatBuffer::Target(size_t i) {
         at::empty({plan_.total / Product(plan_.policy.grad)}, full_.options().dtype(types_.grad));
   }
   if (cut && !bucket_.defined()) {
-    bucket_lease_ = pool_->Acquire(plan_.total * c10::elementSize(types_.reduce));
+    bucket_lease_ =
+        Borrow(plan_.total * c10::elementSize(types_.reduce), "collect the gradients of");
     bucket_ = bucket_lease_->As(types_.reduce, plan_.total);
   }
   return (cut ? bucket_ : grad_)

@@ -96,6 +96,8 @@ class FlatBuffer {
   // --- G
   // Forgets gradients and accumulations; the first micro-batch of a step begins with it.
   void BeginStep();
+  // Whether the next gradient will take memory for a contribution.
+  bool StartsContribution() const { return Product(plan_.policy.grad) > 1 && !bucket_.defined(); }
   // Adds a gradient of parameter i to this micro-batch's contribution.
   void AddGradient(size_t i, const at::Tensor& grad);
   // True where AddGradient was called for parameter i since BeginStep.
@@ -134,11 +136,14 @@ class FlatBuffer {
   const std::optional<at::Tensor>& master() const { return master_; }
 
  private:
+  // From the pool; what for is said where there is none.
+  std::shared_ptr<BufferPool::Lease> Borrow(int64_t nbytes, const char* what) const;
   struct Contribution;  // of a micro-batch, on its way to be reduced
   using Shared = std::shared_ptr<Contribution>;
   void LoadInitial(bool check_init);
   void Show();                        // the parameters are readable
   void Hide(const std::string& why);  // and they are not
+  at::Tensor OwnPart(const at::Tensor& whole, const Layout& layout) const;
   void ReducePlanned(const Shared& c, bool last, Reduction& out) const;
   void ReduceAsInPaper(const Shared& c, bool last, Reduction& out) const;
   // The stage of the paper's all-reduces that `plan` begins with.

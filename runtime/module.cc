@@ -60,7 +60,10 @@ std::shared_ptr<ShardedModel> LinsShard(torch::nn::Module& module, const LiveMes
   const absl::StatusOr<Policy> parsed = ParsePolicy(policy, mesh);
   mesh.world().CheckAgreement("the policy", parsed.ok() ? parsed->ToString() : std::string(policy));
   ThrowIfError(parsed.status());
-  return ShardedModel::Create(mesh, ModuleUnits(module, *parsed), options);
+  std::vector<UnitSpec> units = ModuleUnits(module, *parsed);
+  // FSDP2's root, needed again as soon as the backward begins, stays whole until then.
+  if (policy == "fsdp2") units[0].policy.between = Factors(mesh.ndim(), 1);
+  return ShardedModel::Create(mesh, std::move(units), options);
 }
 
 }  // namespace lins

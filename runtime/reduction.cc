@@ -25,15 +25,15 @@ void ForEachUnwritten(const std::vector<Window>& windows, const std::vector<bool
 
 struct FlatBuffer::Contribution {
   // Where G is cut: the whole buffer. Elsewhere the gradient was added to G as it came.
-  std::shared_ptr<BufferPool::Lease> lease, staging;
+  std::shared_ptr<BufferPool::Lease> lease;
   at::Tensor bucket;
   std::vector<bool> written;
   bool accumulating;  // G holds earlier micro-batches
-  // What is reduced next: a part of the bucket or of G, or in staging.
+  // What is reduced next: a part of the bucket or of G.
   at::Tensor piece;
 
   void Release() {
-    bucket = at::Tensor();
+    bucket = piece = at::Tensor();
     lease.reset();
   }
 };
@@ -70,6 +70,12 @@ FlatBuffer::Reduction FlatBuffer::FinishMicroBatch(bool last, double divisor) {
   return out;
 }
 
+// The rank's slot of a whole buffer, to be reduced into over what was collected there.
+at::Tensor FlatBuffer::OwnPart(const at::Tensor& whole, const Layout& layout) const {
+  const Range r = layout.RangesOf(mesh_.rank())[0];
+  return whole.narrow(0, r.first, r.second - r.first);
+}
+
 void FlatBuffer::ReducePlanned(const Shared& c, bool last, Reduction& out) const {
   if (c->bucket.defined()) {
     // Straight into G where it is empty and of the dtype that is sent.
@@ -77,23 +83,18 @@ void FlatBuffer::ReducePlanned(const Shared& c, bool last, Reduction& out) const
     AddStages(
         accumulate_,
         [this, c, direct] {
-          c->piece = grad_;
-          if (!direct) {
-            c->staging = pool_->Acquire(grad_.numel() * c10::elementSize(types_.reduce));
-            c->piece = c->staging->As(types_.reduce, grad_.numel());
-          }
+          c->piece = direct ? grad_ : OwnPart(c->bucket, plan_.grad);
           return StagedTensors{c->bucket, c->piece};
         },
         out.stages);
     out.freed = out.stages.size();
     out.stages.push_back({{}, [this, c, direct] {
-                            c->Release();
                             if (c->accumulating) {
                               grad_.add_(c->piece);
                             } else if (!direct) {
                               grad_.copy_(c->piece);
                             }
-                            c->staging.reset();
+                            c->Release();
                           }});
   }
   if (!last) return;
@@ -143,14 +144,10 @@ void FlatBuffer::ReduceAsInPaper(const Shared& c, bool last, Reduction& out) con
     AddStages(
         scatter_,
         [this, c] {
-          const int64_t n = plan_.total / Product(plan_.policy.param);
-          c->staging = pool_->Acquire(n * c10::elementSize(types_.reduce));
-          c->piece = c->staging->As(types_.reduce, n);
+          c->piece = OwnPart(c->bucket, plan_.param);
           return StagedTensors{c->bucket, c->piece};
         },
         out.stages);
-    out.freed = out.stages.size();
-    out.stages.push_back({{}, [c] { c->Release(); }});
   }
   // The part of the piece that is G's, or OS's.
   const auto part = [this, c](const Layout& of) {
@@ -164,7 +161,7 @@ void FlatBuffer::ReduceAsInPaper(const Shared& c, bool last, Reduction& out) con
   } else {
     out.stages.push_back(SumStage(plan_.accumulate, c));
   }
-  if (!out.freed) out.freed = out.stages.size();
+  out.freed = out.stages.size();
   out.stages.push_back({{}, [this, c, part, last] {
                           if (last) {
                             OptimGrad().copy_(part(plan_.optim));
@@ -173,8 +170,6 @@ void FlatBuffer::ReduceAsInPaper(const Shared& c, bool last, Reduction& out) con
                           } else {
                             grad_.copy_(part(plan_.grad));
                           }
-                          c->piece = at::Tensor();
-                          c->staging.reset();
                           c->Release();
                         }});
 }

@@ -80,6 +80,8 @@ std::shared_ptr<ShardedModel> ShardedModel::Create(LiveMesh mesh, std::vector<Un
   if (units.empty()) problem = "a sharded model needs at least the root unit";
   if (options.prefetch < 0)
     problem = absl::StrCat("prefetch=", options.prefetch, " must be at least 0");
+  if (options.gradient_buckets < 1)
+    problem = absl::StrCat("gradient_buckets=", options.gradient_buckets, " must be at least 1");
   if (options.bucket_bytes < 1)
     problem = absl::StrCat("bucket_bytes=", options.bucket_bytes, " must be at least 1");
   for (const UnitSpec& u : units) {
@@ -397,6 +399,11 @@ void ShardedModel::OnGradient(int u, FlatBuffer& buffer, size_t param, at::Tenso
             "unit's forward"),
         Error::Kind::kRuntime);
   }
+  if (u != 0 && buffer.StartsContribution()) {
+    // The memory of the next contribution is that of one which has been reduced.
+    const size_t limit = options_.gradient_buckets;
+    if (freed_.size() >= limit) freed_[freed_.size() - limit].Wait();
+  }
   buffer.AddGradient(param, grad);
   grad.reset();
 }
@@ -412,8 +419,6 @@ void ShardedModel::LaunchReductions() {
       counts_checked_.Wait();
     }
     unit.finished = true;
-    // Two contributions wait or are sent; a third waits for the first.
-    if (freed_.size() >= 2) freed_[freed_.size() - 2].Wait();
     Event freed;
     for (const auto& b : unit.buffers) {
       if (!b->trainable()) continue;

@@ -42,6 +42,8 @@ struct ShardOptions {
   // Communicate while computing; false: every collective is waited for where it starts.
   bool overlap = true;
   int prefetch = 1;  // units gathered ahead
+  // Contributions of units, the root aside, alive at once: one fills while others are reduced.
+  int gradient_buckets = 2;
   // With overlap: bring updated parameters to other ranks during the next forward; false: Step
   // waits.
   bool overlap_update = true;

@@ -52,7 +52,8 @@ def torch_fsdp2(s: Settings, reshard: bool, hybrid: bool) -> Step:
     model = build(s.shape)
     for layer in model.layers:
         fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
-    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+    # By default the root, needed again at once, keeps its parameters.
+    fully_shard(model, mesh=mesh, reshard_after_forward=None if reshard else False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=s.lr, fused=True)
 
     def synchronize(last: bool) -> contextlib.AbstractContextManager:

@@ -32,27 +32,32 @@ def measured_spec(s: Settings, rank: int) -> lins.ModelSpec:
     mine = {u.name: (u.forward_seconds, u.backward_seconds) for u in spec.units}
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
-    units = []
-    for u in spec.units:
-        forward, backward = (
-            statistics.fmean(x) for x in zip(*(r[u.name] for r in everyone), strict=True)
+    means = {
+        u.name: tuple(statistics.fmean(x) for x in zip(*(r[u.name] for r in everyone), strict=True))
+        for u in spec.units
+    }
+    return _with_seconds(spec, means)
+
+
+def _with_seconds(spec: lins.ModelSpec, seconds: dict[str, tuple[float, ...]]) -> lins.ModelSpec:
+    """The same model with other (forward, backward) seconds of its units."""
+    units = [
+        lins.Unit(
+            u.name,
+            parameters=u.parameters,
+            repeat=u.repeat,
+            forward_flops=u.forward_flops,
+            activation_bytes=u.activation_bytes,
+            boundary_bytes=u.boundary_bytes,
+            forward_seconds=seconds[u.name][0],
+            backward_seconds=seconds[u.name][1],
         )
-        units.append(
-            lins.Unit(
-                u.name,
-                parameters=u.parameters,
-                repeat=u.repeat,
-                forward_flops=u.forward_flops,
-                activation_bytes=u.activation_bytes,
-                boundary_bytes=u.boundary_bytes,
-                forward_seconds=forward,
-                backward_seconds=backward,
-            )
-        )
+        for u in spec.units
+    ]
     return lins.ModelSpec(
         units=units,
-        seq_len=s.shape.seq_len,
-        micro_batch=s.shape.rows,
+        seq_len=spec.seq_len,
+        micro_batch=spec.micro_batch,
         name=spec.name,
         state_bytes=_STATES,
     )
@@ -93,6 +98,23 @@ class Policy:
         self._settings = {"micro_batches": s.micro_batches, "communicator_bytes": 0}
         self.cap_bytes = int(s.cap * self.price("ddp").memory["total"])
 
+    def calibrate(self, alone: float) -> None:
+        """Takes `alone`, seconds of a step without communication, for what compute takes.
+
+        Other work on the machine changes that from minute to minute, so predictions rest on what
+        the same rounds measured.
+        """
+        before = self.price("ddp").cost["compute"] + self.optimizer
+        factor = alone / before
+        self.optimizer *= factor
+        self.spec = _with_seconds(
+            self.spec,
+            {
+                u.name: (factor * u.forward_seconds, factor * u.backward_seconds)
+                for u in self.spec.units
+            },
+        )
+
     def price(self, policy: str) -> lins.Plan:
         """Of one placement of all units."""
         return lins.Plan.uniform(self.spec, self.cluster, policy=policy, **self._settings)
@@ -131,12 +153,12 @@ def _text(factors: tuple[int, int]) -> str:
     return "x".join(map(str, factors))
 
 
-def node_bytes(model: Llama, mesh: lins.Mesh, micro_batches: int) -> float:
-    """Bytes that one node sends to the other in a step, by the plans of a wrapped model's units.
+# Bytes from which a collective crosses between nodes only as often as needed (comm/by_node.h).
+_BY_NODE = 512 * 1024
 
-    lins' collectives over Gloo send every piece straight from its holder to its receiver, so of
-    what a rank receives within a group, the part from another node is that of its members there.
-    """
+
+def node_bytes(model: Llama, mesh: lins.Mesh, micro_batches: int) -> float:
+    """Bytes that one node sends to the other in a step, by the plans of a wrapped model's units."""
     total = 0.0
     for _, plan, _ in handle_of(model).core.plans():
         for moment, times in (
@@ -153,12 +175,22 @@ def node_bytes(model: Llama, mesh: lins.Mesh, micro_batches: int) -> float:
 
 
 def _crossing(step: _planning.Step, mesh: lins.Mesh) -> float:
-    """Bytes of a step that the first node receives from others."""
+    """Bytes of a step that the first node receives from others.
+
+    What goes straight from its holder to its receiver: of what a rank receives, the part from
+    another node is that of its peers there. By node, a node receives each part, or sum, once.
+    """
     total = 0.0
     for group in mesh.groups(step.axes):
         nodes = [mesh.coordinate(r)[0] for r in group]
-        for node in nodes:
-            if node == 0 and len(group) > 1:
-                away = sum(n != 0 for n in nodes)
-                total += step.recv_bytes * away / (len(group) - 1)
+        count, here = len(set(nodes)), nodes.count(0)
+        if count == 1 or here == 0:
+            continue
+        if step.kind in _TIMES and step.bytes >= _BY_NODE:
+            total += _TIMES[step.kind] * step.bytes * (count - 1) / count
+        else:
+            total += here * step.recv_bytes * (len(group) - here) / (len(group) - 1)
     return total
+
+
+_TIMES = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}

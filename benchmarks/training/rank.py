@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from training.candidates import Step, lins_step, torch_candidates
 from training.cluster import sent_bytes
 from training.model import tokens
 from training.predict import Policy, measured_spec, node_bytes, optimizer_seconds
+from training.report import seconds
 from training.settings import PRESETS, Settings
 
 _KEEP = "P=2x2 G=2x2 OS=2x2 between=1x1"
@@ -32,6 +34,7 @@ class Race:
         self.steps: dict[str, Step] = {}
         self.losses: dict[str, list[float]] = {}
         self.seconds: dict[str, list[float]] = {}
+        self.processor: dict[str, list[float]] = {}  # seconds of all threads, of a step
         self.sent: dict[str, list[float]] = {}
         node = rank // s.per_node
         self._device = s.interfaces[node] if s.interfaces else None
@@ -39,22 +42,25 @@ class Race:
     def add(self, name: str, step: Step) -> None:
         """A candidate that takes part from now on."""
         self.steps[name] = step
-        self.losses[name], self.seconds[name], self.sent[name] = [], [], []
+        for kept in (self.losses, self.seconds, self.processor, self.sent):
+            kept[name] = []
 
     def turn(self, name: str, counted: bool = True) -> None:
         """Some steps of one candidate: a few to get going, then those timed together."""
         s = self._s
         self._settle()
-        before = self._sent()
+        before, busy = self._sent(), time.process_time()
         for _ in range(s.warm):
             self._step(name)
         begin = time.perf_counter()
         for _ in range(s.steps):
             self._step(name)
         took = (time.perf_counter() - begin) / s.steps
+        busy = time.process_time() - busy
         self._settle()
         if counted:
             self.seconds[name].append(took)
+            self.processor[name].append(busy / (s.warm + s.steps))
             self.sent[name].append((self._sent() - before) / (s.warm + s.steps))
 
     def _step(self, name: str) -> None:
@@ -96,7 +102,6 @@ def run(s: Settings) -> dict[str, Any] | None:
     for name, make in torch_candidates(s).items():
         if not s.only or name in s.only or name == "alone":
             race.add(name, make())
-    predictions: dict[str, dict[str, Any]] = {}
     models: dict[str, torch.nn.Module] = {}
     seen: dict[str, str] = {}
     for name, placement in (placements | solved).items():
@@ -112,17 +117,6 @@ def run(s: Settings) -> dict[str, Any] | None:
         seen.setdefault(layouts, name)
         race.add(name, step)
         models[name] = model
-        priced = placement if isinstance(placement, lins.Plan) else policy.price(str(placement))
-        predictions[name] = {
-            "factors": {k: list(v) for k, v in priced.factors.items()},
-            "seconds": policy.seconds(priced),
-            "cost": dict(priced.cost),
-            "memory_bytes": priced.memory["total"],
-            "fits": priced.memory["total"] <= policy.cap_bytes,
-            "node_bytes": node_bytes(model, mesh, s.micro_batches),
-            "extrapolated": dict(priced.extrapolated),
-            "steps": _units(model)[-1],
-        }
     names = list(race.steps)
     gc.collect()
     gc.freeze()
@@ -132,21 +126,48 @@ def run(s: Settings) -> dict[str, Any] | None:
             race.turn(name, counted=turn >= 0)
         if rank == 0:
             print(f"round {turn + 1} of {s.rounds}", file=sys.stderr, flush=True)
-    mine = {"seconds": race.seconds, "losses": race.losses, "sent": race.sent}
+    mine = {
+        "seconds": race.seconds,
+        "processor": race.processor,
+        "losses": race.losses,
+        "sent": race.sent,
+    }
     everyone: list[Any] = [None] * mesh.size
     dist.all_gather_object(everyone, mine)
     if rank != 0:
         return None
+    measured = {"settings": s.to_dict(), "ranks": everyone}
+    policy.calibrate(statistics.median(seconds(measured, "alone")))
+    texts = {n: str(p) for n, p in (placements | solved).items()}
+    texts["lins solved"] = next(iter(plan.policies.values()))
     return {
-        "settings": s.to_dict(),
-        "ranks": everyone,
-        "predictions": predictions,
-        "optimizer_seconds": policy.optimizer,
-        "compute_seconds": plan.cost["compute"],
+        **measured,
+        "predictions": {
+            name: _prediction(policy, texts[name], model, mesh, s.micro_batches)
+            for name, model in models.items()
+        },
+        "compute_seconds": {"before": plan.cost["compute"], "optimizer": policy.optimizer},
         "cap_bytes": policy.cap_bytes,
         "solved": str(plan),
         "notes": notes,
         "load": os.getloadavg()[0],
+    }
+
+
+def _prediction(
+    policy: Policy, text: str, model: torch.nn.Module, mesh: lins.Mesh, micro_batches: int
+) -> dict[str, Any]:
+    """What is known beforehand of a placement."""
+    plan = policy.price(text)
+    return {
+        "factors": {k: list(v) for k, v in plan.factors.items()},
+        "seconds": policy.seconds(plan),
+        "cost": dict(plan.cost),
+        "memory_bytes": plan.memory["total"],
+        "fits": plan.memory["total"] <= policy.cap_bytes,
+        "node_bytes": node_bytes(model, mesh, micro_batches),
+        "extrapolated": dict(plan.extrapolated),
+        "steps": _units(model)[-1],
     }
 
 

@@ -47,6 +47,12 @@ def sent(run: Run, name: str) -> float:
     )
 
 
+def processor(run: Run, name: str) -> float:
+    """Seconds of processor time a step and rank: median of rounds, mean of ranks."""
+    rounds = zip(*(r["processor"][name] for r in run["ranks"]), strict=True)
+    return statistics.median(statistics.fmean(x) for x in rounds)
+
+
 def losses(run: Run, name: str) -> list[float]:
     """By step: the mean of all ranks."""
     return [
@@ -87,10 +93,12 @@ def print_run(run: Run) -> None:
         f"{s['steps']} timed steps, load {run['load']:.1f}. Memory cap "
         f"{run['cap_bytes'] / 1e6:.0f} MB. {run['solved']}\n"
     )
-    print(
-        "| candidate | step, ms | predicted | MB between nodes | plan's | peer's time / its | fits |"
+    head = (
+        "candidate | step, ms | predicted | processor, ms a rank | MB between nodes | plan's "
+        "| peer's time / its | fits"
     )
-    print("|---|---:|---:|---:|---:|---:|---|")
+    print(f"| {head} |")
+    print("|---|---:|---:|---:|---:|---:|---:|---|")
     peers = {v: k for k, v in SAME_LAYOUT.items()}
     for name in run["ranks"][0]["seconds"]:
         p = run["predictions"].get(name, {})
@@ -100,6 +108,7 @@ def print_run(run: Run) -> None:
             name,
             f"{ms:.0f}",
             f"{p['seconds'] * 1e3:.0f}" if p else "",
+            f"{1e3 * processor(run, name):.0f}",
             f"{sent(run, name) / 1e6:.2f}" if s["interfaces"] else "",
             f"{p['node_bytes'] / 1e6:.2f}" if p and s["interfaces"] else "",
             f"{ratios(run, peer, name):.2f}" if peer in run["ranks"][0]["seconds"] else "",

@@ -15,7 +15,7 @@ PRESETS = ("ddp", "zero1", "zero2", "zero3", "fsdp2", "hsdp")
 SAME_LAYOUT = {
     "torch ddp": "lins ddp",
     "torch zero": "lins zero1",
-    "torch fsdp2": "lins zero3",
+    "torch fsdp2": "lins fsdp2",
     "torch fsdp2 keep": "lins zero3 keep",
     "torch hsdp": "lins hsdp",
 }

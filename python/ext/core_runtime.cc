@@ -52,12 +52,14 @@ void BindModel(py::module_& m) {
       .def(py::init([](const LiveMesh& mesh, const py::list& units, bool overlap, int prefetch,
                        bool check_init, const py::object& param_dtype, const py::object& grad_dtype,
                        const py::object& reduce_dtype, const std::optional<Profile>& profile,
-                       bool overlap_update, const std::string& family, int64_t bucket_bytes) {
+                       bool overlap_update, const std::string& family, int64_t bucket_bytes,
+                       int gradient_buckets) {
              ShardOptions o;
              o.overlap = overlap;
              o.overlap_update = overlap_update;
              o.family = ValueOrThrow(ParseFamily(family));
              o.bucket_bytes = bucket_bytes;
+             o.gradient_buckets = gradient_buckets;
              o.prefetch = prefetch;
              o.check_init = check_init;
              o.param_dtype = OptionalDtype(param_dtype);
@@ -71,7 +73,7 @@ void BindModel(py::module_& m) {
            py::arg("mesh"), py::arg("units"), py::arg("overlap"), py::arg("prefetch"),
            py::arg("check_init"), py::arg("param_dtype"), py::arg("grad_dtype"),
            py::arg("reduce_dtype"), py::arg("profile"), py::arg("overlap_update"),
-           py::arg("family"), py::arg("bucket_bytes"))
+           py::arg("family"), py::arg("bucket_bytes"), py::arg("gradient_buckets"))
       .def("pre_forward", &ShardedModel::PreForward, NoGil())
       .def("post_forward", &ShardedModel::PostForward, NoGil())
       .def("enter_unit", &ShardedModel::EnterUnit, NoGil())

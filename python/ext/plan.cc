@@ -233,6 +233,8 @@ void BindPlan(py::module_& m) {
                              [](const Plan& p) { return p.settings.micro_batches; })
       .def_property_readonly("family",
                              [](const Plan& p) { return Str(FamilyName(p.settings.family)); })
+      .def_property_readonly("gradient_buckets",
+                             [](const Plan& p) { return p.settings.memory.gradient_buckets; })
       .def_property_readonly("bucket_bytes", [](const Plan& p) { return p.settings.bucket_bytes; })
       .def_property_readonly("objective",
                              [](const Plan& p) { return Str(ObjectiveName(p.settings.objective)); })

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from lins import _core
@@ -38,24 +39,26 @@ class AwaitedParameters(dict):
         self._updates = updates
         self._unit = unit
 
-    def __getitem__(self, name: str) -> nn.Parameter | None:
-        if self._updates.pending:
+    def _wait(self) -> None:
+        # A compiler must not take the flag for part of the program; what it compiles runs inside a
+        # unit, whose hooks have waited.
+        if not torch.compiler.is_compiling() and self._updates.pending:
             self._updates.finish(self._unit)
+
+    def __getitem__(self, name: str) -> nn.Parameter | None:
+        self._wait()
         return dict.__getitem__(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:  # noqa: D102 - of dict
-        if self._updates.pending:
-            self._updates.finish(self._unit)
+        self._wait()
         return dict.get(self, name, default)
 
     def items(self):  # noqa: D102 - of dict
-        if self._updates.pending:
-            self._updates.finish(self._unit)
+        self._wait()
         return dict.items(self)
 
     def values(self):  # noqa: D102 - of dict
-        if self._updates.pending:
-            self._updates.finish(self._unit)
+        self._wait()
         return dict.values(self)
 
     def __reduce__(self):

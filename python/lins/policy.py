@@ -108,6 +108,7 @@ class Resolved:
     placements: list[_planning.Placement]  # one for each unit
     family: str = "planned"
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
+    gradient_buckets: int = 2  # contributions of units alive at once
     profile: _planning.Profile | None = None  # that chooses among redistributions
     prefetch: int = 1  # what the plan counts on
 
@@ -137,7 +138,12 @@ def resolve(
             f"policy {policy!r} of type {type(policy).__name__}: legal are a preset or factors as "
             "a string ('zero3', 'P=1 G=4x1 OS=8x1'), a lins.Plan, or a lins.Policy"
         )
-    return Resolved([_placement(str(policy), mesh, family)] * len(units), family)
+    placements = [_placement(str(policy), mesh, family)] * len(units)
+    if policy == "fsdp2":
+        # FSDP2's root, needed again as soon as the backward begins, stays whole until then.
+        root = _placement(f"{placements[0]!r} between=1", mesh, "planned")
+        placements = [root if not name else p for name, p in zip(units, placements, strict=True)]
+    return Resolved(placements, family)
 
 
 def _placement(text: str, mesh: _planning.Mesh, family: str) -> _planning.Placement:
@@ -168,4 +174,11 @@ def _resolve_plan(plan: _planning.Plan, mesh: _planning.Mesh, units: Sequence[st
         )
 
     placements = [_placement(of(u), mesh, plan.family) for u in units]
-    return Resolved(placements, plan.family, plan.bucket_bytes, plan.cluster.profile, plan.prefetch)
+    return Resolved(
+        placements,
+        family=plan.family,
+        bucket_bytes=plan.bucket_bytes,
+        gradient_buckets=max(1, plan.gradient_buckets),
+        profile=plan.cluster.profile,
+        prefetch=plan.prefetch,
+    )

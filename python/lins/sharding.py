@@ -140,6 +140,7 @@ def lins_shard(
         overlap_update=overlap_update,
         family=resolved.family,
         bucket_bytes=resolved.bucket_bytes,
+        gradient_buckets=resolved.gradient_buckets,
     )
     handle = Handle(core, dict(model.named_parameters()), [name for name, _, _ in plan])
     materialize_buffers(model, mesh, init_fn, seed)

@@ -10,11 +10,13 @@
 namespace lins {
 namespace {
 
-at::Tensor Reduced(const std::vector<at::Tensor>& parts, ReduceOp op) {
+at::Tensor Reduced(const std::vector<at::Tensor>& parts, ReduceOp op,
+                   const std::vector<int64_t>& runs = {}, int64_t divisor = 0) {
   at::Tensor out = at::empty_like(parts[0]);
   std::vector<const void*> pointers;
   for (const at::Tensor& part : parts) pointers.push_back(part.const_data_ptr());
-  ReduceInOrder(out.mutable_data_ptr(), pointers, out.numel(), out.scalar_type(), op);
+  ReduceInOrder(out.mutable_data_ptr(), pointers, out.numel(), out.scalar_type(), op, runs,
+                divisor);
   return out;
 }
 
@@ -33,6 +35,40 @@ TEST(Reduce, NarrowTypesRoundOnce) {
   const auto half = at::full({5}, 60000, at::kHalf);
   EXPECT_EQ(Reduced({half, half}, ReduceOp::kAvg)[4].item<float>(),
             at::full({}, 60000, at::kHalf).item<float>());
+}
+
+TEST(Reduce, RunsAreReducedFirst) {
+  const auto reduced = [](const std::vector<float>& values, at::ScalarType dtype, ReduceOp op) {
+    std::vector<at::Tensor> parts;
+    for (const float value : values) parts.push_back(at::full({3}, value, dtype));
+    return Reduced(parts, op, /*runs=*/{2, 2})[2].item<float>();
+  };
+  const float big = 1e8f;
+  EXPECT_EQ(reduced({1, big, -big, 1}, at::kFloat, ReduceOp::kSum), 0);  // (1 + b) + (-b + 1)
+  EXPECT_EQ(reduced({big, -big, 1, 1}, at::kFloat, ReduceOp::kSum), 2);
+  EXPECT_EQ(reduced({big, -big, 1, 1}, at::kFloat, ReduceOp::kAvg), 0.5);
+  EXPECT_EQ(reduced({2, 3, 5, 7}, at::kFloat, ReduceOp::kProduct), 210);
+  EXPECT_EQ(reduced({2, 9, 5, 7}, at::kInt, ReduceOp::kMax), 9);
+  // Each run is rounded: 256 + 1 is 256 as a bfloat16. Averages are rounded once.
+  EXPECT_EQ(reduced({256, 1, 256, 1}, at::kBFloat16, ReduceOp::kSum), 512);
+  EXPECT_EQ(reduced({256, 1, 1, 254}, at::kBFloat16, ReduceOp::kAvg), 128);
+  EXPECT_EQ(reduced({60000, 60000, -60000, -60000}, at::kHalf, ReduceOp::kAvg), 0);
+}
+
+// Runs of their own calls and one call give the same bits.
+TEST(Reduce, RunsInTwoStepsGiveTheSame) {
+  std::vector<at::Tensor> parts;
+  for (int i = 0; i < 6; ++i) {
+    parts.push_back(at::sin(at::arange(5000, at::kFloat) * (1.7f + static_cast<float>(i))));
+  }
+  const at::Tensor sums[] = {Reduced({parts[0], parts[1], parts[2]}, ReduceOp::kSum),
+                             Reduced({parts[3], parts[4], parts[5]}, ReduceOp::kSum)};
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
+    EXPECT_TRUE(at::equal(Reduced({sums[0], sums[1]}, op, /*runs=*/{}, /*divisor=*/6),
+                          Reduced(parts, op, /*runs=*/{3, 3})));
+    EXPECT_TRUE(at::equal(Reduced({sums[0], parts[3], parts[4], parts[5]}, op, {1, 3}, 6),
+                          Reduced(parts, op, {3, 3})));
+  }
 }
 
 TEST(Reduce, IntegersAreExact) {

@@ -95,9 +95,22 @@ TEST(MemoryTest, EveryItemByHand) {
   EXPECT_EQ(many.gathered, 4 * 1600 * 2);
   EXPECT_EQ(many.buckets, 4 * 800 * 2);
 
-  settings.family = Family::kPaper;  // one bucket, whatever the units
+  settings.family = Family::kPaper;  // sums in place
   settings.bucket_bytes = 77;
-  EXPECT_EQ(PricePlan(spec, cluster, {policy}, settings)->memory.buckets, 77);
+  EXPECT_EQ(PricePlan(spec, cluster, {policy}, settings)->memory.buckets, 4 * 800 * 2);
+}
+
+TEST(MemoryTest, TheRootIsThereAllTheTimeBesideTheUnitsThatComeAndGo) {
+  ModelSpec spec{
+      .name = "m",
+      .units = {{.name = "root", .parameters = 80}, {.name = "a", .parameters = 800, .repeat = 5}}};
+  PlanSettings settings;
+  settings.memory = {
+      .gathered_units = 2, .gradient_buckets = 3, .communicator_bytes = 0, .margin = 0};
+  const Policy cut = {{4, 1}, {4, 1}, {4, 1}};
+  const MemoryItems m = PricePlan(spec, ModelCluster(1, 4), {cut}, settings)->memory;
+  EXPECT_EQ(m.gathered, (80 + 2 * 800) * 2);
+  EXPECT_EQ(m.buckets, (80 + 3 * 800) * 2);
 }
 
 TEST(MemoryTest, WhatIsNeverGatheredTakesNothing) {

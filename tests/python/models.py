@@ -98,12 +98,19 @@ def backward(model, step, rank, micro_batches=1, whole=False):
             loss_of(model, *batch(step, m, rank, whole), whole).backward()
 
 
+def shard(model, mesh, plan, **options):
+    """lins_shard, where "zero1 paper" is zero1 in family paper."""
+    if isinstance(plan, str) and plan.endswith(" paper"):
+        plan, options = plan.removesuffix(" paper"), {"family": "paper", **options}
+    return lins.lins_shard(model, mesh, plan, **options)
+
+
 def train(
     mesh, policy, steps=3, micro_batches=1, whole=False, settings=ADAM, model=None, **options
 ):
     """Trains on one rank of `mesh`. Returns (gradients of each step, parameters), whole."""
     model = Stack(whole=whole) if model is None else model
-    lins.lins_shard(model, mesh, policy, **options)
+    shard(model, mesh, policy, **options)
     opt = lins.AdamW(model, **settings)
     grads = []
     for step in range(steps):

@@ -118,7 +118,11 @@ def test_models_show_layouts_moves_and_bytes_of_each_unit():
 def test_plans_show_their_explanation(capsys):
     spec = lins.ModelSpec(units=[lins.Unit("a", 1000)])
     plan = lins.Plan.uniform(
-        spec, lins.Cluster(nodes=2, gpus_per_node=2, profile=lins.Profile.model(2, 2)), policy="ddp"
+        spec,
+        lins.Cluster(
+            nodes=2, gpus_per_node=2, profile=lins.Profile.model(gpus_per_node=2, nodes=2)
+        ),
+        policy="ddp",
     )
     assert str(lins.inspect(plan)) == str(plan.explain())
     assert str(plan.explain()) in capsys.readouterr().out

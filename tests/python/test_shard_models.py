@@ -299,7 +299,7 @@ def test_methods_other_than_forward(make):
 
 
 @pytest.mark.parametrize(
-    ("backend", "policies"), [("aot_eager", PLANS), ("inductor", ["P=2 G=2 OS=4"])]
+    ("backend", "policies"), [("aot_eager", ["zero1", "zero3"]), ("inductor", ["P=2 G=2 OS=4"])]
 )
 def test_blocks_compiled_inside_their_units(backend, policies, make, alone):
     if backend == "inductor" and not any(shutil.which(c) for c in ("g++", "clang++", "c++")):
@@ -309,6 +309,11 @@ def test_blocks_compiled_inside_their_units(backend, policies, make, alone):
     torch._dynamo.utils.counters.clear()
 
     def check(mesh):
+        # Updates and gathers are late: none may be taken for granted, nor for part of the program.
+        with lins.testing.delay(op="all_gather", seconds=0.02):
+            return check_late(mesh)
+
+    def check_late(mesh):
         out = []
         for policy in policies:
             model = make("llama")

@@ -4,7 +4,8 @@ import lins
 import models
 import pytest
 import torch
-from models import ADAM, AXES, MESHES, SIGN_DESCENT, nested
+from agreement import PLANS, everywhere
+from models import ADAM, AXES, MESHES, SIGN_DESCENT, nested, shard
 
 
 @pytest.fixture(scope="module")
@@ -187,3 +188,29 @@ def test_three_axes_and_odd_groups():
         for results in lins.testing.run(shape, axes, check):
             for plan, params in zip(plans, results, strict=True):
                 models.assert_equal(params, want, f"{shape} {plan}")
+
+
+def test_replicas_hold_identical_bits():
+    def check(mesh, plan):
+        model = shard(models.Stack(), mesh, plan)
+        opt = lins.AdamW(model, **ADAM)
+        out = {}
+        for step in range(2):
+            models.backward(model, step, mesh.rank, 3)
+            for name, s in lins.states(model).items():
+                for kind in ("param", "grad", "exp_avg", "exp_avg_sq"):
+                    x = getattr(s, kind)
+                    ranges = tuple(x.layout.ranges(mesh.rank))
+                    out[step, name, kind, ranges] = x.to_local().clone()
+            opt.step()
+        return out
+
+    results = everywhere(check)
+    shared = 0
+    for plan in PLANS:
+        for key, value in results[0][plan].items():
+            for rank in (1, 2, 3):
+                if key in results[rank][plan]:
+                    shared += value.numel() > 0
+                    assert torch.equal(results[rank][plan][key], value), (plan, key)
+    assert shared > 100
