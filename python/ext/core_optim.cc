@@ -67,9 +67,12 @@ void BindRule(py::module_& m, const char* name) {
   py::class_<Rule, Optimizer>(m, name)
       .def(py::init([](std::shared_ptr<ShardedModel> model, std::vector<Options> groups,
                        const GroupOf& group_of) {
+             // Collective. The lock is back before the instance is registered, which a call guard
+             // would not see to.
+             const py::gil_scoped_release no_gil;
              return std::make_unique<Rule>(std::move(model), std::move(groups), group_of);
            }),
-           py::arg("model"), py::arg("groups"), py::arg("group_of"), NoGil())
+           py::arg("model"), py::arg("groups"), py::arg("group_of"))
       .def(
           "step",
           [](Rule& o, const std::vector<Options>& groups) {
