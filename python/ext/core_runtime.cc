@@ -47,6 +47,17 @@ std::vector<UnitSpec> ToUnits(const py::list& list) {
 
 py::object Optional(const std::optional<DTensor>& x) { return x ? py::cast(*x) : py::none(); }
 
+// A model ends by waiting for its streams, and these for other ranks, which may be threads that
+// need the interpreter's lock.
+std::shared_ptr<ShardedModel> FreedWithoutLock(std::shared_ptr<ShardedModel> model) {
+  ShardedModel* const raw = model.get();
+  return {raw, [model = std::move(model)](ShardedModel*) mutable {
+            if (!PyGILState_Check()) return model.reset();
+            const py::gil_scoped_release no_gil;
+            model.reset();
+          }};
+}
+
 void BindModel(py::module_& m) {
   py::class_<ShardedModel, std::shared_ptr<ShardedModel>>(m, "ShardedModel")
       .def(py::init([](const LiveMesh& mesh, const py::list& units, bool overlap, int prefetch,
@@ -68,7 +79,7 @@ void BindModel(py::module_& m) {
              if (profile) o.cost_model = std::make_shared<Profile>(*profile);
              auto specs = ToUnits(units);
              py::gil_scoped_release no_gil;
-             return ShardedModel::Create(mesh, std::move(specs), o);
+             return FreedWithoutLock(ShardedModel::Create(mesh, std::move(specs), o));
            }),
            py::arg("mesh"), py::arg("units"), py::arg("overlap"), py::arg("prefetch"),
            py::arg("check_init"), py::arg("param_dtype"), py::arg("grad_dtype"),

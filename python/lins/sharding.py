@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,7 @@ def handle_of(model: nn.Module) -> Handle:
     if handle := getattr(model, "_lins_handle", None):
         return handle
     for p in model.parameters():
-        if handle := getattr(p, "_lins_handle", None):
+        if (known := getattr(p, "_lins_handle", None)) and (handle := known()):
             return handle
     raise LinsValueError(
         f"{type(model).__name__} is not wrapped: call lins_shard(model, mesh, policy) first"
@@ -148,8 +149,10 @@ def lins_shard(
     cast = param_dtype if cast_inputs else None
     for index, (_, module, params) in enumerate(plan):
         for _, p in params:
-            p._lins_handle = handle
+            # Weak: the executor holds the parameters, which the garbage collector does not see.
+            p._lins_handle = weakref.ref(handle)
             handle.unit_of[id(p)] = index
+        module._lins_handle = handle
         handle.hooks[id(module)] = _hook(core, index, module, cast)
     add_state_dict_hooks(model, handle, [module for _, module, _ in plan])
     model._lins_handle = handle
