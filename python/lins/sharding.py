@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import weakref
@@ -37,6 +38,12 @@ class Handle:
         self.unit_names = unit_names  # of their modules; "" is the root
         self.hooks: dict[int, Hooks] = {}  # by id(module) of a unit
         self.updates = Updates(core)
+
+    def __del__(self) -> None:
+        # The executor ends with the interpreter's lock held, which other ranks' threads may need
+        # for their part of an update under way: so that is waited for here, without it.
+        with contextlib.suppress(Exception):
+            self.core.finish_updates()
 
 
 def handle_of(model: nn.Module) -> Handle:

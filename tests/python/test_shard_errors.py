@@ -254,7 +254,7 @@ def test_a_step_in_the_middle_of_an_accumulation():
         ({"lr": -1.0}, "lr=-1.0: legal is lr >= 0"),
         ({"eps": -1e-8}, "eps=-1e-08"),
         ({"weight_decay": -0.1}, "weight_decay=-0.1"),
-        ({"betas": (1.0, 0.9)}, "beta1=1.0: legal is 0 <= beta < 1"),
+        ({"betas": (1.0, 0.9)}, r"beta1=1.0: legal is beta1 in \[0, 1\)"),
         ({"betas": (0.9, -0.1)}, "beta2=-0.1"),
         ({"param_groups": [{"params": ["inp.bias"], "lr": -3.0}]}, "lr=-3.0"),
     ],
