@@ -177,6 +177,7 @@ class Watch:
         """
         deadline = time.monotonic() + self._mesh.world.timeout
         while True:
+            self._context.quiesce()  # updates may still travel, and belong to this step
             records = self._context.trace(self._trace, TraceRecord)
             if all(r.end > 0 for r in records) or time.monotonic() > deadline:
                 break
