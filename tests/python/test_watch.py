@@ -34,7 +34,7 @@ class Net(nn.Module):
 def train(mesh, profile, steps, before=None, policy="P=2 G=2 OS=4", **options):
     """Reports of step() by step, and the watch."""
     torch.manual_seed(0)
-    model = lins.lins_shard(Net(), mesh, policy)
+    model = lins.lins_shard(Net(), mesh, policy, overlap_update=False)
     opt = lins.AdamW(model, lr=1e-3)
     news = []
     with lins.Watch(profile, model, **options) as watch:
