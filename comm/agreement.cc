@@ -11,19 +11,13 @@
 #include "absl/strings/str_join.h"
 #include "comm/world.h"
 #include "mesh/error.h"
+#include "mesh/fnv.h"
 
 namespace lins {
 namespace {
 
 constexpr size_t kShown = 300;  // characters of a value in the message
 constexpr size_t kListed = 4;   // ranks in the message
-
-// FNV-1a: the same in every process.
-uint64_t Fingerprint(const std::string& text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const unsigned char c : text) hash = (hash ^ c) * 0x100000001b3;
-  return hash;
-}
 
 // The values of all ranks, on the CPU; each rank passes a CPU tensor of counts[rank] elements.
 at::Tensor Gather(Communicator& world, const at::Tensor& own, const Counts& counts,
@@ -66,7 +60,7 @@ void World::CheckAgreement(const std::string& what, const std::string& value) {
   const auto device = name_ == "nccl" ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
 
   const at::Tensor own = at::empty({2}, at::kLong);
-  own.data_ptr<int64_t>()[0] = static_cast<int64_t>(Fingerprint(value));
+  own.data_ptr<int64_t>()[0] = static_cast<int64_t>(Fnv64(value));
   own.data_ptr<int64_t>()[1] = static_cast<int64_t>(value.size());
   const at::Tensor all = Gather(world, own, Counts(size_, 2), device);
   const int64_t* pairs = all.data_ptr<int64_t>();

@@ -53,7 +53,7 @@ struct Place {
 // equal local index elsewhere, and passes on to its node what comes from another one (AddSteps).
 class Gather {
  public:
-  Gather(const Place& place, const std::vector<Range>& parts, const Cuts& cuts)
+  Gather(const Place& place, const std::vector<Piece>& parts, const Cuts& cuts)
       : place_(place), parts_(parts), cuts_(cuts) {}
 
   void PostReceives(Exchange& exchange) {
@@ -78,9 +78,9 @@ class Gather {
   }
 
   // What is to be sent once cut s of the own part is there.
-  std::vector<Exchange::Message> Own(const Range& part, int64_t s) const {
+  std::vector<Exchange::Message> Own(const Piece& part, int64_t s) const {
     std::vector<Exchange::Message> sends;
-    const Range cut = part.Cut(cuts_, s);
+    const Piece cut = part.Cut(cuts_, s);
     place_.Across([&](int64_t to, int64_t) { sends.push_back({cut, to, kGatherAcross}); });
     place_.Within([&](int64_t to, int64_t) { sends.push_back({cut, to, kGatherWithin}); });
     return sends;
@@ -101,7 +101,7 @@ class Gather {
 
  private:
   const Place& place_;
-  const std::vector<Range>& parts_;
+  const std::vector<Piece>& parts_;
   const Cuts& cuts_;
   std::vector<size_t> received_;
 };
@@ -114,8 +114,8 @@ void AllGatherByNode(Exchange& exchange, int64_t index, const Nodes& nodes, cons
                      const at::Tensor& in, const Counts& counts) {
   const Place place(nodes, index);
   const Cuts cuts(Most(counts), in.element_size(), kCuts, kByNodeCutBytes);
-  const std::vector<Range> parts = Parts(out, counts);
-  const Range own = {in, 0, counts[index]};
+  const std::vector<Piece> parts = Parts(out, counts);
+  const Piece own = {in, 0, counts[index]};
   Gather gather(place, parts, cuts);
   gather.PostReceives(exchange);
   // All that goes across, then what stays.
@@ -132,7 +132,7 @@ void AllGatherByNode(Exchange& exchange, int64_t index, const Nodes& nodes, cons
   for (const Exchange::Message& message : later) {
     exchange.Send(message.what, message.to, message.phase);
   }
-  CopyRange(parts[index], own);
+  CopyPiece(parts[index], own);
   gather.AddSteps(exchange);
 }
 
@@ -141,7 +141,7 @@ void AllGatherByNode(Exchange& exchange, int64_t index, const Nodes& nodes, cons
 void BroadcastByNode(Exchange& exchange, int64_t index, const Nodes& nodes, const at::Tensor& inout,
                      int64_t root) {
   const Place place(nodes, index);
-  const Range all = {inout, 0, inout.numel()};
+  const Piece all = {inout, 0, inout.numel()};
   const Cuts cuts(all.n, inout.element_size(), kBroadcastCuts, kByNodeCutBytes);
   const int64_t column = nodes.local(root), last = nodes.node(root);
   if (place.local != column) {
@@ -183,8 +183,8 @@ void ReduceByNode(Exchange& exchange, int64_t index, const Nodes& nodes, const a
   const Place place(nodes, index);
   const int64_t l = nodes.per_node(), m = nodes.count(), n = counts[index];
   const Cuts cuts(Most(counts), in.element_size(), kCuts, kByNodeCutBytes);
-  const std::vector<Range> parts = Parts(in, counts);
-  const Range own = all ? parts[index] : Range{out, 0, n};
+  const std::vector<Piece> parts = Parts(in, counts);
+  const Piece own = all ? parts[index] : Piece{out, 0, n};
 
   // Memory for what the others of this node contribute to the ranks of this local index, and for
   // the sums of other nodes.
@@ -194,15 +194,15 @@ void ReduceByNode(Exchange& exchange, int64_t index, const Nodes& nodes, const a
   int64_t used = 0;
   const auto take = [&](int64_t size) {
     used += size;
-    return Range{staging, used - size, size};
+    return Piece{staging, used - size, size};
   };
-  std::vector<std::vector<Range>> within(nodes.size());  // [to][local index of the contributor]
+  std::vector<std::vector<Piece>> within(nodes.size());  // [to][local index of the contributor]
   place.Column(place.local, [&](int64_t to) {
     for (int64_t local = 0; local < l; ++local) {
       within[to].push_back(local == place.local ? parts[to] : take(counts[to]));
     }
   });
-  std::vector<Range> across(nodes.size());  // sums of other nodes, by who sends them
+  std::vector<Piece> across(nodes.size());  // sums of other nodes, by who sends them
   place.Across([&](int64_t, int64_t from) { across[from] = take(n); });
 
   // Cuts of what will cross come first.
@@ -240,9 +240,9 @@ void ReduceByNode(Exchange& exchange, int64_t index, const Nodes& nodes, const a
   auto received = here.begin();
   each_cut(place.local, [&](int64_t to, int64_t s) {
     if (to == index) return;
-    const Range sum = within[to][place.local == 0 ? 1 : 0].Cut(cuts, s);
+    const Piece sum = within[to][place.local == 0 ? 1 : 0].Cut(cuts, s);
     Exchange::Step step{.received = *received++, .into = sum, .op = average ? ReduceOp::kSum : op};
-    for (const Range& part : within[to]) step.parts.push_back(part.Cut(cuts, s).data());
+    for (const Piece& part : within[to]) step.parts.push_back(part.Cut(cuts, s).data());
     step.sends.push_back({sum, to, kReduceAcross});
     exchange.Add(std::move(step));
   });
@@ -250,9 +250,9 @@ void ReduceByNode(Exchange& exchange, int64_t index, const Nodes& nodes, const a
     Exchange::Step step{
         .received = complete[s], .into = own.Cut(cuts, s), .op = op, .divisor = nodes.size()};
     for (int64_t node = 0; node < m; ++node) {
-      const auto add = [&](const Range& part) { step.parts.push_back(part.Cut(cuts, s).data()); };
+      const auto add = [&](const Piece& part) { step.parts.push_back(part.Cut(cuts, s).data()); };
       if (node == place.node) {
-        for (const Range& part : within[index]) add(part);
+        for (const Piece& part : within[index]) add(part);
       } else {
         add(across[nodes.At(node, place.local)]);
       }

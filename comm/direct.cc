@@ -29,29 +29,29 @@ int64_t MostBytes(const Counts& counts, const at::Tensor& tensor) {
 void DirectAllGather(Exchange& exchange, int64_t index, const at::Tensor& out, const at::Tensor& in,
                      const Counts& counts) {
   const int64_t k = static_cast<int64_t>(counts.size());
-  const std::vector<Range> parts = Parts(out, counts);
-  const Range own = {in, 0, counts[index]};
+  const std::vector<Piece> parts = Parts(out, counts);
+  const Piece own = {in, 0, counts[index]};
   PostInOrder(
       MostBytes(counts, in),
       [&] { EachPeer(index, k, [&](int64_t, int64_t from) { exchange.Recv(parts[from], from); }); },
       [&] { EachPeer(index, k, [&](int64_t to, int64_t) { exchange.Send(own, to); }); });
-  CopyRange(parts[index], own);
+  CopyPiece(parts[index], own);
 }
 
 void DirectAllToAll(Exchange& exchange, int64_t index, const at::Tensor& out, const at::Tensor& in,
                     const Counts& out_counts, const Counts& in_counts) {
   const int64_t k = static_cast<int64_t>(in_counts.size());
-  const std::vector<Range> outs = Parts(out, out_counts), ins = Parts(in, in_counts);
+  const std::vector<Piece> outs = Parts(out, out_counts), ins = Parts(in, in_counts);
   PostInOrder(
       std::max(MostBytes(out_counts, out), MostBytes(in_counts, in)),
       [&] { EachPeer(index, k, [&](int64_t, int64_t from) { exchange.Recv(outs[from], from); }); },
       [&] { EachPeer(index, k, [&](int64_t to, int64_t) { exchange.Send(ins[to], to); }); });
-  CopyRange(outs[index], ins[index]);
+  CopyPiece(outs[index], ins[index]);
 }
 
 void DirectBroadcast(Exchange& exchange, int64_t index, int64_t size, const at::Tensor& inout,
                      int64_t root) {
-  const Range all = {inout, 0, inout.numel()};
+  const Piece all = {inout, 0, inout.numel()};
   if (index != root) return exchange.Recv(all, root);
   EachPeer(index, size, [&](int64_t to, int64_t) { exchange.Send(all, to); });
 }
@@ -63,13 +63,13 @@ void DirectReduce(Exchange& exchange, int64_t index, const Nodes& nodes, const a
   const int64_t k = nodes.size(), n = counts[index];
   const int64_t most = *std::max_element(counts.begin(), counts.end());
   const Cuts cuts(most, in.element_size(), kCuts, kCutBytes);
-  const std::vector<Range> ins = Parts(in, counts);
-  const std::vector<Range> outs = all ? ins : std::vector<Range>();
-  const Range own = all ? outs[index] : Range{out, 0, n};
-  const std::vector<Range> slots =
+  const std::vector<Piece> ins = Parts(in, counts);
+  const std::vector<Piece> outs = all ? ins : std::vector<Piece>();
+  const Piece own = all ? outs[index] : Piece{out, 0, n};
+  const std::vector<Piece> slots =
       Parts(exchange.Stage((k - 1) * n, in.scalar_type()), Counts(k - 1, n));
-  std::vector<Range> parts(k);  // in the order of summation
-  std::vector<const Range*> from_rank(k);
+  std::vector<Piece> parts(k);  // in the order of summation
+  std::vector<const Piece*> from_rank(k);
   int64_t slot = 0;
   for (int64_t place = 0; place < k; ++place) {
     const int64_t rank = nodes.order()[place];
@@ -102,7 +102,7 @@ void DirectReduce(Exchange& exchange, int64_t index, const Nodes& nodes, const a
   for (int64_t s = 0; s < cuts.count(); ++s) {
     Exchange::Step step{
         .received = received[s], .into = own.Cut(cuts, s), .op = op, .runs = nodes.runs()};
-    for (const Range& part : parts) step.parts.push_back(part.Cut(cuts, s).data());
+    for (const Piece& part : parts) step.parts.push_back(part.Cut(cuts, s).data());
     if (all) {
       EachPeer(index, k, [&](int64_t to, int64_t) { step.sends.push_back({step.into, to, 1}); });
     }
@@ -115,9 +115,9 @@ void DirectSmallAllReduce(Exchange& exchange, int64_t index, const Nodes& nodes,
                           const at::Tensor& inout, ReduceOp op) {
   // What goes out is a copy: the sum overwrites the tensor while messages may be under way.
   const int64_t k = nodes.size(), n = inout.numel();
-  const std::vector<Range> slots = Parts(exchange.Stage(k * n, inout.scalar_type()), Counts(k, n));
-  const Range whole = {inout, 0, n};
-  CopyRange(slots[index], whole);
+  const std::vector<Piece> slots = Parts(exchange.Stage(k * n, inout.scalar_type()), Counts(k, n));
+  const Piece whole = {inout, 0, n};
+  CopyPiece(slots[index], whole);
   PostInOrder(
       n * inout.element_size(),
       [&] { EachPeer(index, k, [&](int64_t, int64_t from) { exchange.Recv(slots[from], from); }); },

@@ -16,17 +16,17 @@ Cuts::Cuts(int64_t most, int64_t element_size, int64_t count, int64_t bytes)
 
 int64_t Cuts::Begin(int64_t cut, int64_t n) const { return std::min(cut * size_, n); }
 
-char* Range::data() const {
+char* Piece::data() const {
   return static_cast<char*>(flat.mutable_data_ptr()) + offset * flat.element_size();
 }
 
-Range Range::Cut(const Cuts& cuts, int64_t cut) const {
+Piece Piece::Cut(const Cuts& cuts, int64_t cut) const {
   const int64_t begin = cuts.Begin(cut, n);
   return {flat, offset + begin, cuts.Begin(cut + 1, n) - begin};
 }
 
-std::vector<Range> Parts(const at::Tensor& flat, const Counts& counts) {
-  std::vector<Range> parts;
+std::vector<Piece> Parts(const at::Tensor& flat, const Counts& counts) {
+  std::vector<Piece> parts;
   parts.reserve(counts.size());
   int64_t offset = 0;
   for (const int64_t n : counts) {
@@ -36,7 +36,7 @@ std::vector<Range> Parts(const at::Tensor& flat, const Counts& counts) {
   return parts;
 }
 
-void CopyRange(const Range& to, const Range& from) {
+void CopyPiece(const Piece& to, const Piece& from) {
   if (from.n > 0 && to.data() != from.data()) {
     std::memcpy(to.data(), from.data(), from.n * from.flat.element_size());
   }
@@ -51,12 +51,12 @@ Exchange::~Exchange() {
   if (complete_ && staging_.defined()) pool_->Give(staging_);  // else Gloo may still write to it
 }
 
-void Exchange::Send(const Range& range, int64_t to, int phase) {
-  wire_.Send(range.flat, range.offset, range.n, to, phase);
+void Exchange::Send(const Piece& piece, int64_t to, int phase) {
+  wire_.Send(piece.flat, piece.offset, piece.n, to, phase);
 }
 
-void Exchange::Recv(const Range& range, int64_t from, int phase) {
-  wire_.Recv(range.flat, range.offset, range.n, from, phase);
+void Exchange::Recv(const Piece& piece, int64_t from, int phase) {
+  wire_.Recv(piece.flat, piece.offset, piece.n, from, phase);
 }
 
 at::Tensor Exchange::Stage(int64_t n, at::ScalarType dtype) {

@@ -14,8 +14,8 @@
 
 namespace lins {
 
-// Ranges of elements cut into pieces that are worked on one after another: cut s of n elements is
-// [Begin(s, n), Begin(s + 1, n)). Ranges of up to `most` elements have the same number of cuts,
+// Pieces of a tensor are cut, and the cuts worked on one after another: cut s of n elements is
+// [Begin(s, n), Begin(s + 1, n)). Pieces of up to `most` elements have the same number of cuts,
 // some of them empty, so that ranks agree on it for parts of unlike sizes.
 class Cuts {
  public:
@@ -29,25 +29,25 @@ class Cuts {
 };
 
 // Elements of a flat tensor.
-struct Range {
+struct Piece {
   at::Tensor flat;
   int64_t offset = 0, n = 0;
 
   char* data() const;
-  Range Cut(const Cuts& cuts, int64_t cut) const;
+  Piece Cut(const Cuts& cuts, int64_t cut) const;
 };
 
 // A flat tensor cut into parts of counts[i] elements.
-std::vector<Range> Parts(const at::Tensor& flat, const Counts& counts);
+std::vector<Piece> Parts(const at::Tensor& flat, const Counts& counts);
 // Copies `from` to `to` unless it is there already.
-void CopyRange(const Range& to, const Range& from);
+void CopyPiece(const Piece& to, const Piece& from);
 
 // A task of messages. Build it by posting sends and receives on `wire` and adding steps; Run takes
 // the steps in order, then waits for all messages.
 class Exchange : public Task {
  public:
   struct Message {
-    Range what;
+    Piece what;
     int64_t to;
     int phase;
   };
@@ -56,7 +56,7 @@ class Exchange : public Task {
   // sent.
   struct Step {
     size_t received = 0;
-    Range into{};
+    Piece into{};
     std::vector<const void*> parts{};
     ReduceOp op = ReduceOp::kSum;
     std::vector<int64_t> runs{};
@@ -68,8 +68,8 @@ class Exchange : public Task {
            std::shared_ptr<SentCounters> sent, std::shared_ptr<StagingPool> pool);
   ~Exchange() override;
 
-  void Send(const Range& range, int64_t to, int phase = 0);
-  void Recv(const Range& range, int64_t from, int phase = 0);
+  void Send(const Piece& piece, int64_t to, int phase = 0);
+  void Recv(const Piece& piece, int64_t from, int phase = 0);
   size_t posted() const { return wire_.posted(); }
   void Add(Step step) { steps_.push_back(std::move(step)); }
   bool has_steps() const { return !steps_.empty(); }

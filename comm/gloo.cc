@@ -13,6 +13,7 @@
 #include "comm/exchange.h"
 #include "comm/posted.h"
 #include "comm/progress.h"
+#include "mesh/fnv.h"
 
 namespace lins {
 namespace {
@@ -135,12 +136,7 @@ class GlooBackend : public Backend {
                                       pool_);
   }
 
-  // The same on all ranks and in all builds.
-  static int UnitKind(const std::string& unit) {
-    uint32_t hash = 2166136261u;  // FNV-1a
-    for (const char c : unit) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
-    return static_cast<int>(hash % 8191) * 32;
-  }
+  static int UnitKind(const std::string& unit) { return static_cast<int>(Fnv32(unit) % 8191) * 32; }
 
   // Large messages that something follows do not depend on the caller's waiting.
   std::unique_ptr<Pending> Start(std::shared_ptr<Exchange> exchange, const at::Tensor& whole) {

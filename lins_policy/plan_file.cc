@@ -11,6 +11,7 @@
 #include "lins_policy/plan_inputs_json.h"
 #include "lins_policy/save_file.h"
 #include "mesh/error.h"
+#include "mesh/fnv.h"
 
 namespace lins {
 namespace {
@@ -19,12 +20,8 @@ constexpr char kFormat[] = "lins-plan";
 constexpr int64_t kVersion = 1;
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-// FNV-1a, 64 bits: finds damage and edits, not forgery.
-std::string Digest(absl::string_view text) {
-  uint64_t h = 14695981039346656037u;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return absl::StrFormat("%016x", h);
-}
+// Finds damage and edits, not forgery.
+std::string Digest(absl::string_view text) { return absl::StrFormat("%016x", Fnv64(text)); }
 
 template <typename T>
 nlohmann::json TermsToJson(const CostTerms<T>& t) {

@@ -36,12 +36,6 @@ void ForEachPiece(const Slice& s, const MatrixPart& part, bool writes, Fn fn) {
   }
 }
 
-template <typename Fn>
-void Dispatch(const Slice& s, Fn fn) {
-  if (s.type == c10::ScalarType::Double) return fn(double{});
-  fn(float{});
-}
-
 // u = g / sqrt(max(row*col, least)), in fp64 throughout: two roundings less than in fp32.
 inline double Step(double g, double variance, double least) {
   return g / std::sqrt(std::max(variance, least));
@@ -50,7 +44,7 @@ inline double Step(double g, double variance, double least) {
 }  // namespace
 
 void AddSquares(const Slice& slice, const MatrixPart& part, double* row_sums, double* col_sums) {
-  Dispatch(slice, [&](auto zero) {
+  ForType(slice, [&](auto zero) {
     using T = decltype(zero);
     ForEachPiece<T>(slice, part, false,
                     [&](T*, const T* g, T*, int64_t n, int64_t row, int64_t col) {
@@ -68,7 +62,7 @@ void AddSquares(const Slice& slice, const MatrixPart& part, double* row_sums, do
 double FactoredUpdateSquares(const Slice& slice, const MatrixPart& part, const double* row,
                              const double* col, double least) {
   double sum = 0;
-  Dispatch(slice, [&](auto zero) {
+  ForType(slice, [&](auto zero) {
     using T = decltype(zero);
     ForEachPiece<T>(slice, part, false, [&](T*, const T* g, T*, int64_t n, int64_t r, int64_t c) {
       for (int64_t i = 0; i < n; ++i) {
@@ -82,7 +76,7 @@ double FactoredUpdateSquares(const Slice& slice, const MatrixPart& part, const d
 
 void FactoredUpdate(const Slice& slice, const MatrixPart& part, const double* row,
                     const double* col, double least, double decay, double scale) {
-  Dispatch(slice, [&](auto zero) {
+  ForType(slice, [&](auto zero) {
     using T = decltype(zero);
     ForEachPiece<T>(slice, part, true, [&](T* p, const T* g, T*, int64_t n, int64_t r, int64_t c) {
       for (int64_t i = 0; i < n; ++i) {
@@ -95,7 +89,7 @@ void FactoredUpdate(const Slice& slice, const MatrixPart& part, const double* ro
 
 double ElementwiseUpdateSquares(const Slice& slice, double weight, double least) {
   double sum = 0;
-  Dispatch(slice, [&](auto zero) {
+  ForType(slice, [&](auto zero) {
     using T = decltype(zero);
     const MatrixPart row = {1, std::max<int64_t>(slice.numel, 1), 0};
     ForEachPiece<T>(slice, row, false, [&](T*, const T* g, T* v, int64_t n, int64_t, int64_t) {
@@ -111,7 +105,7 @@ double ElementwiseUpdateSquares(const Slice& slice, double weight, double least)
 }
 
 void ElementwiseUpdate(const Slice& slice, double least, double decay, double scale) {
-  Dispatch(slice, [&](auto zero) {
+  ForType(slice, [&](auto zero) {
     using T = decltype(zero);
     const MatrixPart row = {1, std::max<int64_t>(slice.numel, 1), 0};
     ForEachPiece<T>(slice, row, true, [&](T* p, const T* g, T* v, int64_t n, int64_t, int64_t) {

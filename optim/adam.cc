@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "mesh/error.h"
 #include "mesh/simd.h"
 #include "optim/blocks.h"
 #include "optim/sqrt.h"
@@ -122,11 +121,8 @@ void Update(const AdamOptions& options, int64_t step, const Slice& slice) {
 }  // namespace
 
 void AdamUpdate(const AdamOptions& options, int64_t step, const Slice& given) {
-  Slice slice = given;
-  if (options.maximize) slice.grad_scale = -slice.grad_scale;
-  if (slice.type == c10::ScalarType::Double) return Update<double>(options, step, slice);
-  LINS_CHECK(slice.type == c10::ScalarType::Float, c10::toString(slice.type));
-  Update<float>(options, step, slice);
+  const Slice slice = Uphill(given, options.maximize);
+  ForType(slice, [&](auto zero) { Update<decltype(zero)>(options, step, slice); });
 }
 
 }  // namespace lins

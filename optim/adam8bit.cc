@@ -1,14 +1,12 @@
 #include "optim/adam8bit.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
 #include "mesh/error.h"
 #include "mesh/simd.h"
-#include "optim/convert.h"
+#include "optim/blocks.h"
 
 namespace lins {
 namespace {
@@ -142,30 +140,15 @@ void Adam8bitUpdate(const AdamOptions& a, int64_t step, const Slice& s, const Mo
                        static_cast<float>(-(a.lr / correction1)),
                        static_cast<float>(1 / std::sqrt(correction2)),
                        static_cast<float>(a.eps)};
-  const double scale = a.maximize ? -s.grad_scale : s.grad_scale;
-  const bool direct = s.grad_type == c10::ScalarType::Float && scale == 1;
-  const auto grad_size = static_cast<int64_t>(c10::elementSize(s.grad_type));
-  const auto copy_size = static_cast<int64_t>(c10::elementSize(s.copy_type));
-  auto* param = static_cast<float*>(s.param);
-  at::parallel_for(
-      0, (s.numel + kQuantBlock - 1) / kQuantBlock, 64, [&](int64_t first, int64_t last) {
-        alignas(64) float widened[kQuantBlock];
-        for (int64_t b = first; b < last; ++b) {
-          const int64_t at = b * kQuantBlock, n = std::min(kQuantBlock, s.numel - at);
-          const void* grad = static_cast<const char*>(s.grad) + at * grad_size;
-          if (!direct) Widen(grad, s.grad_type, n, scale, widened);
-          UpdateBlock(c, n, param + at, direct ? static_cast<const float*>(grad) : widened,
-                      x.exp_avg + at, x.exp_avg_scale + b, x.exp_avg_sq + at,
-                      x.exp_avg_sq_scale + b, s.rounding.key, s.rounding.index + at);
-          if (s.copy) {
-            // Other bits than the moments have.
-            const Rounding rounding = {s.rounding.stochastic, ~s.rounding.key,
-                                       s.rounding.index + at};
-            Narrow(param + at, n, rounding, s.copy_type,
-                   static_cast<char*>(s.copy) + at * copy_size);
-          }
-        }
-      });
+  static_assert(kBlock == kQuantBlock);
+  const Rounding& moments = s.rounding;
+  Slice slice = Uphill(s, a.maximize);
+  slice.rounding.key = ~moments.key;  // other bits than the moments have
+  ForEachBlock<float>(slice, [&](const Block<float>& b) {
+    const int64_t block = b.at / kQuantBlock;
+    UpdateBlock(c, b.numel, b.param, b.grad, x.exp_avg + b.at, x.exp_avg_scale + block,
+                x.exp_avg_sq + b.at, x.exp_avg_sq_scale + block, moments.key, moments.index + b.at);
+  });
 }
 
 void Dequantize(Code code, const uint8_t* codes, const uint8_t* scales, int64_t n, float* out) {

@@ -18,6 +18,7 @@ constexpr int64_t kBlocksPerTask = 64;  // at least, per thread
 // A block of a slice: the gradient is of type T, scaled.
 template <typename T>
 struct Block {
+  int64_t at;  // where it begins in the slice
   int64_t numel;
   T* param;
   const T* grad;
@@ -38,7 +39,8 @@ void ForEachBlock(const Slice& slice, Fn fn) {
       const int64_t at = b * kBlock, n = std::min(kBlock, slice.numel - at);
       const void* grad = static_cast<const char*>(slice.grad) + at * grad_size;
       if (!direct) Widen(grad, slice.grad_type, n, slice.grad_scale, widened);
-      Block<T> block{n,
+      Block<T> block{at,
+                     n,
                      static_cast<T*>(slice.param) + at,
                      direct ? static_cast<const T*>(grad) : widened,
                      {nullptr, nullptr, nullptr}};

@@ -50,8 +50,7 @@ void MomentumFor(const MuonOptions& o, const Slice& slice, c10::BFloat16* out) {
     T values[kBlock];
     Momentum(b.numel, static_cast<T>(1 - o.momentum), static_cast<T>(o.momentum), o.nesterov,
              b.grad, b.state[0], values);
-    Narrow(values, b.numel, {}, c10::ScalarType::BFloat16,
-           out + (b.param - static_cast<T*>(slice.param)));
+    Narrow(values, b.numel, {}, c10::ScalarType::BFloat16, out + b.at);
   });
 }
 
@@ -74,11 +73,9 @@ AdamOptions AdamWOf(const MuonOptions& o) {
 }
 
 void MuonMomentum(const MuonOptions& options, const Slice& given, c10::BFloat16* out) {
-  Slice slice = given;
+  Slice slice = Uphill(given, options.maximize);
   slice.copy = nullptr;  // parameters are not written yet
-  if (options.maximize) slice.grad_scale = -slice.grad_scale;
-  if (slice.type == c10::ScalarType::Double) return MomentumFor<double>(options, slice, out);
-  MomentumFor<float>(options, slice, out);
+  ForType(slice, [&](auto zero) { MomentumFor<decltype(zero)>(options, slice, out); });
 }
 
 at::Tensor NewtonSchulz(const at::Tensor& x, const MuonOptions& o) {
@@ -106,8 +103,7 @@ void MuonUpdate(const MuonOptions& o, int64_t rows, int64_t cols, const Slice& g
   slice.grad = update;
   slice.grad_type = c10::ScalarType::BFloat16;
   slice.grad_scale = 1;
-  if (slice.type == c10::ScalarType::Double) return UpdateFor<double>(o, o.lr * ratio, slice);
-  UpdateFor<float>(o, o.lr * ratio, slice);
+  ForType(slice, [&](auto zero) { UpdateFor<decltype(zero)>(o, o.lr * ratio, slice); });
 }
 
 }  // namespace lins

@@ -87,20 +87,14 @@ void LionFor(const LionOptions& o, const Slice& slice) {
 }  // namespace
 
 void SGDUpdate(const SGDOptions& options, int64_t step, const Slice& given) {
-  Slice slice = given;
-  if (options.maximize) slice.grad_scale = -slice.grad_scale;
+  const Slice slice = Uphill(given, options.maximize);
   LINS_CHECK((slice.state[0] != nullptr) == (options.momentum != 0), "momentum ", options.momentum);
-  if (slice.type == c10::ScalarType::Double) return SGDFor<double>(options, step, slice);
-  LINS_CHECK(slice.type == c10::ScalarType::Float, c10::toString(slice.type));
-  SGDFor<float>(options, step, slice);
+  ForType(slice, [&](auto zero) { SGDFor<decltype(zero)>(options, step, slice); });
 }
 
 void LionUpdate(const LionOptions& options, const Slice& given) {
-  Slice slice = given;
-  if (options.maximize) slice.grad_scale = -slice.grad_scale;
-  if (slice.type == c10::ScalarType::Double) return LionFor<double>(options, slice);
-  LINS_CHECK(slice.type == c10::ScalarType::Float, c10::toString(slice.type));
-  LionFor<float>(options, slice);
+  const Slice slice = Uphill(given, options.maximize);
+  ForType(slice, [&](auto zero) { LionFor<decltype(zero)>(options, slice); });
 }
 
 }  // namespace lins

@@ -7,6 +7,8 @@
 #include <array>
 #include <cstdint>
 
+#include "mesh/error.h"
+
 namespace lins {
 
 // How values are rounded to the lower-precision copy. Stochastic rounding goes to one of the two
@@ -35,7 +37,18 @@ struct Slice {
   Rounding rounding;
 };
 
-// The part [from, from + n) of a slice whose states are of its type.
-Slice Part(const Slice& slice, int64_t from, int64_t n);
+// fn(T{}) with the type of a slice's parameters.
+template <typename Fn>
+void ForType(const Slice& slice, Fn fn) {
+  if (slice.type == c10::ScalarType::Double) return fn(double{});
+  LINS_CHECK(slice.type == c10::ScalarType::Float, c10::toString(slice.type));
+  fn(float{});
+}
+
+// A slice whose gradient points uphill, to maximize.
+inline Slice Uphill(Slice slice, bool maximize) {
+  if (maximize) slice.grad_scale = -slice.grad_scale;
+  return slice;
+}
 
 }  // namespace lins

@@ -61,9 +61,8 @@ void Adafactor::AddOver(const std::vector<size_t>& team, std::vector<double>& va
 }
 
 Slice Adafactor::SliceFor(const Slot& slot, size_t window) const {
-  Slice s = SliceOf(slot, window);
+  Slice s = Uphill(SliceOf(slot, window), groups_[slot.group[window]].maximize);
   s.rounding.key = RoundingKey(slot, slot.updates[window]);
-  if (groups_[slot.group[window]].maximize) s.grad_scale = -s.grad_scale;
   return s;
 }
 

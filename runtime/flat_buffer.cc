@@ -40,6 +40,11 @@ std::vector<NamedParam> AlignedFirst(std::vector<NamedParam> params) {
 
 }  // namespace
 
+Range Window::PartIn(const Range& held) const {
+  const int64_t from = std::clamp(offset, held.first, held.second);
+  return {from, std::clamp(offset + numel, from, held.second)};
+}
+
 FlatBuffer::FlatBuffer(std::string unit, std::vector<NamedParam> params, const Policy& policy,
                        const Options& options, const LiveMesh& mesh,
                        std::shared_ptr<BufferPool> pool)
@@ -258,31 +263,29 @@ void FlatBuffer::AddGradient(size_t i, const at::Tensor& grad) {
   arrived_[i] = used_[i] = true;
 }
 
-at::Tensor FlatBuffer::OptimSlice(const at::Tensor& slot, const Layout& layout) const {
-  const int64_t begin = layout.RangesOf(mesh_.rank())[0].first;
-  return slot.narrow(0, optim_numel_ ? optim_begin_ - begin : 0, optim_numel_);
+at::Tensor FlatBuffer::Part(const at::Tensor& slot, const Layout& held,
+                            const Layout& wanted) const {
+  const Range have = held.RangesOf(mesh_.rank())[0], want = wanted.RangesOf(mesh_.rank())[0];
+  return slot.narrow(0, want.first - have.first, want.second - want.first);
 }
 
 at::Tensor FlatBuffer::OptimParam() const {
   if (master_) return *master_;
-  return OptimSlice(param_, plan_.param);
+  return Part(param_, plan_.param, plan_.optim);
 }
 
 at::Tensor FlatBuffer::OptimGrad() const {
   if (!grad_.defined()) return {};
-  return OptimSlice(grad_, plan_.grad);
+  return Part(grad_, plan_.grad, plan_.optim);
 }
 
-Range FlatBuffer::OptimPart(size_t window) const {
-  const Window& w = windows_[window];
-  const int64_t end = optim_begin_ + optim_numel_;
-  const int64_t from = std::clamp(w.offset, optim_begin_, end);
-  return {from, std::clamp(w.offset + w.numel, from, end)};
+bool FlatBuffer::CountsOptim() const {
+  return mesh_.IndexInGroup(Complement(mesh_, plan_.optim.SplitAxes()), mesh_.rank()) == 0;
 }
 
 at::Tensor FlatBuffer::OptimCopy() const {
   if (!master_) return {};
-  return OptimSlice(param_, plan_.param);
+  return Part(param_, plan_.param, plan_.optim);
 }
 
 void FlatBuffer::StartUpdate(Lanes& lanes) {
@@ -295,7 +298,7 @@ void FlatBuffer::StartUpdate(Lanes& lanes) {
         "through their module (module.weight) or `with lins.unsharded(module):`");
   }
   std::vector<Stage> stages;
-  const at::Tensor slice = OptimSlice(param_, plan_.param);
+  const at::Tensor slice = Part(param_, plan_.param, plan_.optim);
   if (copies) stages.push_back({{}, [slice, master = *master_] { slice.copy_(master); }});
   if (plan_.family == Family::kPaper && !plan_.update.steps.empty()) {
     stages.push_back({mesh_.Group(plan_.update.steps[0].axes, mesh_.rank()),

@@ -44,6 +44,9 @@ struct Window {
   std::string name;
   Shape shape;
   int64_t offset, numel;
+
+  // What of it lies in a range of the buffer; where nothing does, begin and end are equal.
+  Range PartIn(const Range& held) const;
 };
 
 // A state that an optimizer keeps: the parts of OS's slice that belong to some of the windows, one
@@ -116,9 +119,12 @@ class FlatBuffer {
   int64_t optim_begin() const { return optim_begin_; }
   at::Tensor OptimParam() const;  // the masters: updated in place by optimizers
   at::Tensor OptimGrad() const;   // reduced and divided, after the last micro-batch
-  // The part of a window that lies in the slice, in elements of the buffer; where there is none,
-  // begin and end are equal.
-  Range OptimPart(size_t window) const;
+  // The part of a window that lies in the slice, in elements of the buffer.
+  Range OptimPart(size_t window) const {
+    return windows_[window].PartIn({optim_begin_, optim_begin_ + optim_numel_});
+  }
+  // Of the ranks that hold the same slice one counts, where all add up: is it this one?
+  bool CountsOptim() const;
   // Where masters are copied to: this rank's slice of P, of its type. Undefined without masters.
   at::Tensor OptimCopy() const;
   // The optimizer has written the copy itself: the next StartUpdate leaves it as it is.
@@ -143,13 +149,13 @@ class FlatBuffer {
   void LoadInitial(bool check_init);
   void Show();                        // the parameters are readable
   void Hide(const std::string& why);  // and they are not
-  at::Tensor OwnPart(const at::Tensor& whole, const Layout& layout) const;
   void ReducePlanned(const Shared& c, bool last, Reduction& out) const;
   void ReduceAsInPaper(const Shared& c, bool last, Reduction& out) const;
   // The stage of the paper's all-reduces that `plan` begins with.
   Stage SumStage(const RedistributionPlan& plan, const Shared& c) const;
-  // OS's part of this rank's slot of a buffer that is split like `layout`, which OS refines.
-  at::Tensor OptimSlice(const at::Tensor& slot, const Layout& layout) const;
+  // Of this rank's slot of a buffer that is split like `held` the part that is its slot under
+  // `wanted`, which refines it.
+  at::Tensor Part(const at::Tensor& slot, const Layout& held, const Layout& wanted) const;
   at::Tensor Target(size_t i);  // where gradients of parameter i are collected
 
   std::string unit_;

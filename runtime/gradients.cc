@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
-#include "mesh/error.h"
-#include "optim/norm.h"
+#include "runtime/gradient_norm.h"
 #include "runtime/sharded_model.h"
 
 namespace lins {
@@ -17,40 +15,26 @@ const ShardedModel::GradSummary& ShardedModel::SummarizeGradients(std::optional<
   c10::NoGradGuard no_grad;
   if (summary_ && (!norm_type || summary_->norm_type == *norm_type)) return *summary_;
   const double p = norm_type.value_or(2);
-  if (p != 1 && p != 2 && !(std::isinf(p) && p > 0)) {
-    throw Error(absl::StrCat("norm type ", p, ": legal are 1, 2 and inf"));
-  }
+  const GradientNorm norm(p);
   const std::vector<FlatBuffer*> buffers = TrainableBuffers();
-  // [not finite, power sum, used...]: one reduction serves the norm, the agreement to skip, and the
+  // [the norm's numbers, used...]: one reduction serves the norm, the agreement to skip, and the
   // parameters that no rank has a gradient for.
-  const bool largest = std::isinf(p);
-  std::vector<double> mine = {0, 0};
+  std::vector<double> mine(GradientNorm::kNumbers, 0);
   for (const FlatBuffer* b : buffers) {
-    // A shard that several ranks hold counts once: for the first of them.
-    const Axes replicas = Complement(mesh_, b->plan().optim.SplitAxes());
-    if (mesh_.IndexInGroup(replicas, mesh_.rank()) == 0 && grads_ready_) {
-      const double sum = PowerSum(b->OptimGrad(), p);
-      if (!std::isfinite(sum)) mine[0] = 1;
-      mine[1] = largest ? std::max(mine[1], sum) : mine[1] + sum;
-    }
+    if (grads_ready_ && b->CountsOptim()) norm.Add(b->OptimGrad(), mine.data());
   }
-  if (mine[0] > 0) mine[1] = 0;  // inf - inf must not hide it
   for (const FlatBuffer* b : buffers) {
     for (bool used : b->used()) mine.push_back(used ? 1 : 0);
   }
   at::Tensor all = at::tensor(mine, at::kDouble).to(pool_->device());
-  WorldComm()
-      .AllReduce(all, largest ? ReduceOp::kMax : ReduceOp::kSum,
-                 {"root", mesh_.AxesToString(mesh_.AllAxes()), ""})
-      .Wait();
+  WorldComm().AllReduce(all, norm.op(), {"root", mesh_.AxesToString(mesh_.AllAxes()), ""}).Wait();
   all = all.cpu();
   const double* v = all.const_data_ptr<double>();
   GradSummary s;
   s.norm_type = p;
-  s.finite = v[0] == 0;
-  s.norm =
-      s.finite ? (largest ? v[1] : std::pow(v[1], 1 / p)) * std::abs(grad_scale_) : std::nan("");
-  size_t at = 2;
+  s.finite = GradientNorm::Finite(v);
+  s.norm = norm.Of(v) * std::abs(grad_scale_);
+  size_t at = GradientNorm::kNumbers;
   for (const FlatBuffer* b : buffers) {
     std::vector<bool> used;
     for (size_t i = 0; i < b->windows().size(); ++i) used.push_back(v[at++] > 0);

@@ -97,8 +97,7 @@ Range Muon::PartOn(int64_t rank, const Matrix& m) const {
   const FlatBuffer& b = *slots_[m.slot].buffer;
   const Window& w = b.windows()[m.window];
   const Range held = b.plan().optim.RangesOf(rank)[0];
-  const int64_t from = std::clamp(w.offset, held.first, held.second);
-  const int64_t to = std::clamp(w.offset + w.numel, from, held.second);
+  const auto [from, to] = w.PartIn(held);
   if (from == to) return {0, 0};
   return {from - w.offset, to - w.offset};
 }

@@ -9,8 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "mesh/error.h"
+#include "mesh/fnv.h"
 #include "optim/convert.h"
-#include "optim/norm.h"
+#include "runtime/gradient_norm.h"
 
 namespace lins {
 namespace {
@@ -114,10 +115,7 @@ Slice Optimizer::SliceOf(const Slot& slot, size_t window) const {
 }
 
 uint32_t Optimizer::RoundingKey(const Slot& slot, int64_t step) const {
-  // FNV-1a of the unit's name: the same on every rank, in every run.
-  uint32_t name = 2166136261u;
-  for (char c : slot.buffer->unit()) name = (name ^ static_cast<uint8_t>(c)) * 16777619u;
-  return RandomBits(RandomBits(seed_, name), static_cast<uint32_t>(step));
+  return RandomBits(RandomBits(seed_, Fnv32(slot.buffer->unit())), static_cast<uint32_t>(step));
 }
 
 void Optimizer::CheckCount(size_t groups) const {
@@ -195,43 +193,28 @@ void Optimizer::UpdateSlice(Slot& slot, const Used& used) {
 
 std::vector<double> Optimizer::GroupNorms(double p) {
   c10::NoGradGuard no_grad;
-  const bool largest = std::isinf(p);
-  if (p != 1 && p != 2 && !(largest && p > 0)) {
-    throw Error(absl::StrCat("norm type ", p, ": legal are 1, 2 and inf"));
-  }
+  const GradientNorm norm(p);
   model_->CheckComplete();
-  std::vector<double> sums(2 * groups_, 0);  // by group: the power sum, and how much is not finite
+  std::vector<double> numbers(GradientNorm::kNumbers * groups_, 0);
   for (const Slot& slot : slots_) {
     const FlatBuffer& b = *slot.buffer;
-    const LiveMesh& mesh = model_->mesh();
-    const Axes replicas = Complement(mesh, b.plan().optim.SplitAxes());
-    if (!model_->GradientsReady() || mesh.IndexInGroup(replicas, mesh.rank()) != 0) continue;
+    if (!model_->GradientsReady() || !b.CountsOptim()) continue;
     const at::Tensor grad = b.OptimGrad();
     for (size_t i = 0; i < b.windows().size(); ++i) {
       const Range part = b.OptimPart(i);
-      const double sum =
-          PowerSum(grad.narrow(0, part.first - b.optim_begin(), part.second - part.first), p);
-      double& total = sums[2 * slot.group[i]];
-      if (!std::isfinite(sum)) {
-        sums[2 * slot.group[i] + 1] = 1;
-      } else {
-        total = largest ? std::max(total, sum) : total + sum;
-      }
+      norm.Add(grad.narrow(0, part.first - b.optim_begin(), part.second - part.first),
+               &numbers[GradientNorm::kNumbers * slot.group[i]]);
     }
   }
   at::Tensor all =
-      at::tensor(sums, at::kDouble)
+      at::tensor(numbers, at::kDouble)
           .to(slots_.empty() ? at::Device(at::kCPU) : slots_[0].buffer->param_shard().device());
-  model_->WorldComm()
-      .AllReduce(all, largest ? ReduceOp::kMax : ReduceOp::kSum, {"root", "", ""})
-      .Wait();
+  model_->WorldComm().AllReduce(all, norm.op(), {"root", "", ""}).Wait();
   all = all.cpu();
   const double* v = all.const_data_ptr<double>();
-  const double scale = std::abs(model_->pending_scale());
   std::vector<double> norms;
   for (size_t g = 0; g < groups_; ++g) {
-    const double norm = largest ? v[2 * g] : std::pow(v[2 * g], 1 / p);
-    norms.push_back(v[2 * g + 1] > 0 ? std::nan("") : norm * scale);
+    norms.push_back(norm.Of(v + GradientNorm::kNumbers * g) * std::abs(model_->pending_scale()));
   }
   return norms;
 }

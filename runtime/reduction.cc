@@ -70,12 +70,6 @@ FlatBuffer::Reduction FlatBuffer::FinishMicroBatch(bool last, double divisor) {
   return out;
 }
 
-// The rank's slot of a whole buffer, to be reduced into over what was collected there.
-at::Tensor FlatBuffer::OwnPart(const at::Tensor& whole, const Layout& layout) const {
-  const Range r = layout.RangesOf(mesh_.rank())[0];
-  return whole.narrow(0, r.first, r.second - r.first);
-}
-
 void FlatBuffer::ReducePlanned(const Shared& c, bool last, Reduction& out) const {
   if (c->bucket.defined()) {
     // Straight into G where it is empty and of the dtype that is sent.
@@ -83,7 +77,7 @@ void FlatBuffer::ReducePlanned(const Shared& c, bool last, Reduction& out) const
     AddStages(
         accumulate_,
         [this, c, direct] {
-          c->piece = direct ? grad_ : OwnPart(c->bucket, plan_.grad);
+          c->piece = direct ? grad_ : Part(c->bucket, plan_.gather.dst, plan_.grad);
           return StagedTensors{c->bucket, c->piece};
         },
         out.stages);
@@ -135,7 +129,7 @@ void FlatBuffer::ReduceAsInPaper(const Shared& c, bool last, Reduction& out) con
     out.stages.push_back(SumStage(plan_.reduce, c));
     if (!same)
       out.stages.push_back(
-          {{}, [this, c] { OptimGrad().copy_(OptimSlice(c->piece, plan_.param)); }});
+          {{}, [this, c] { OptimGrad().copy_(Part(c->piece, plan_.grad, plan_.optim)); }});
     return;
   }
   if (plan_.scatter.steps.empty()) {
@@ -144,16 +138,13 @@ void FlatBuffer::ReduceAsInPaper(const Shared& c, bool last, Reduction& out) con
     AddStages(
         scatter_,
         [this, c] {
-          c->piece = OwnPart(c->bucket, plan_.param);
+          c->piece = Part(c->bucket, plan_.gather.dst, plan_.param);
           return StagedTensors{c->bucket, c->piece};
         },
         out.stages);
   }
   // The part of the piece that is G's, or OS's.
-  const auto part = [this, c](const Layout& of) {
-    const Range p = plan_.param.RangesOf(mesh_.rank())[0], r = of.RangesOf(mesh_.rank())[0];
-    return c->piece.narrow(0, r.first - p.first, r.second - r.first);
-  };
+  const auto part = [this, c](const Layout& of) { return Part(c->piece, plan_.param, of); };
   if (last) {
     // One rank of those that sum adds what they have accumulated.
     if (c->accumulating) out.stages.push_back({{}, [this, part] { part(plan_.grad).add_(grad_); }});

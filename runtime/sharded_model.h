@@ -124,8 +124,9 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void Unshard(const std::vector<int>& units);
   void Reshard(const std::vector<int>& units, bool writeback);
 
-  // Every parameter by name. No communication, but updates under way are waited for.
-  std::vector<std::pair<std::string, ParamState>> States();
+  // Every parameter by name, or those of one unit. No communication, but updates under way are
+  // waited for.
+  std::vector<std::pair<std::string, ParamState>> States(std::optional<int> unit = std::nullopt);
 
   struct Memory {
     int64_t param = 0, grad = 0, optim = 0;  // persistent bytes of this rank, padding included

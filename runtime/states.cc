@@ -13,8 +13,7 @@ namespace {
 DTensor WindowOf(const Window& w, const Layout& buffer_layout, const at::Tensor& slot,
                  const LiveMesh& mesh) {
   const Range held = buffer_layout.RangesOf(mesh.rank())[0];
-  const int64_t from = std::clamp(w.offset, held.first, held.second);
-  const int64_t to = std::clamp(w.offset + w.numel, from, held.second);
+  const auto [from, to] = w.PartIn(held);
   return WindowPart(w, buffer_layout, slot.narrow(0, from - held.first, to - from), mesh);
 }
 
@@ -33,7 +32,7 @@ DTensor WindowPart(const Window& w, const Layout& buffer_layout, const at::Tenso
       layout);
 }
 
-std::vector<std::pair<std::string, ParamState>> ShardedModel::States() {
+std::vector<std::pair<std::string, ParamState>> ShardedModel::States(std::optional<int> of) {
   FinishUpdates();
   std::vector<std::pair<std::string, ParamState>> out;
   ApplyGradientScale();
@@ -43,6 +42,7 @@ std::vector<std::pair<std::string, ParamState>> ShardedModel::States() {
     for (const auto& b : unit->buffers) {
       const std::vector<bool>* used =
           summary_ && b->trainable() ? &summary_->used.at(next++) : nullptr;
+      if (of && unit != units_.at(*of)) continue;
       for (size_t i = 0; i < b->windows().size(); ++i) {
         const Window& w = b->windows()[i];
         ParamState state{WindowOf(w, b->plan().param, b->param_shard(), mesh_), {}, {}, {}};

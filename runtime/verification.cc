@@ -12,20 +12,10 @@
 #include "absl/strings/str_join.h"
 #include "comm/trace.h"
 #include "mesh/error.h"
+#include "mesh/fnv.h"
 #include "runtime/sharded_model.h"
 
 namespace lins {
-namespace {
-
-constexpr uint64_t kPrime = 0x100000001b3, kBasis = 0xcbf29ce484222325;
-
-uint64_t HashText(const std::string& text) {
-  uint64_t hash = kBasis;
-  for (const unsigned char c : text) hash = (hash ^ c) * kPrime;
-  return hash;
-}
-
-}  // namespace
 
 uint64_t Checksum(const at::Tensor& tensor) {
   const at::Tensor host = tensor.contiguous().cpu();
@@ -34,20 +24,20 @@ uint64_t Checksum(const at::Tensor& tensor) {
   // FNV-1a over words, in lanes that do not wait for each other.
   constexpr size_t kLanes = 8;
   uint64_t lanes[kLanes];
-  for (size_t j = 0; j < kLanes; ++j) lanes[j] = kBasis + j;
+  for (size_t j = 0; j < kLanes; ++j) lanes[j] = kFnvBasis64 + j;
   size_t at = 0;
   for (; at + sizeof(lanes) <= nbytes; at += sizeof(lanes)) {
     uint64_t words[kLanes];
     std::memcpy(words, data + at, sizeof(words));
     for (size_t j = 0; j < kLanes; ++j) {
-      lanes[j] = (lanes[j] ^ words[j]) * kPrime;
+      lanes[j] = (lanes[j] ^ words[j]) * kFnvPrime64;
       lanes[j] ^= lanes[j] >> 29;
     }
   }
-  uint64_t hash = kBasis ^ nbytes;
-  for (; at < nbytes; ++at) hash = (hash ^ static_cast<unsigned char>(data[at])) * kPrime;
+  uint64_t hash = kFnvBasis64 ^ nbytes;
+  for (; at < nbytes; ++at) hash = (hash ^ static_cast<unsigned char>(data[at])) * kFnvPrime64;
   for (const uint64_t lane : lanes) {
-    hash = (hash ^ lane) * kPrime;
+    hash = (hash ^ lane) * kFnvPrime64;
     hash ^= hash >> 29;
   }
   return hash;
@@ -61,71 +51,66 @@ void Verification::Start() {
   if (trace_ < 0) trace_ = model_.mesh().world().context().StartTrace();
 }
 
-void Verification::NoteParameters(int u, bool backward) {
-  Start();
-  const int64_t use = uses_[{u, backward}]++;
+template <typename Fn>
+void Verification::ForEachBuffer(Fn fn) const {
   int64_t item = 0;
-  for (size_t v = 0; v < model_.units().size(); ++v) {
-    for (const auto& b : model_.units()[v]->buffers) {
-      if (static_cast<int>(v) == u) {
-        for (size_t i = 0; i < b->params().size(); ++i) {
-          notes_.push_back({backward ? kBackward : kForward, item + static_cast<int64_t>(i), use, 0,
-                            Checksum(b->params()[i].detach())});
-        }
-      }
+  for (size_t u = 0; u < model_.units().size(); ++u) {
+    for (const auto& b : model_.units()[u]->buffers) {
+      fn(static_cast<int>(u), *b, item);
       item += static_cast<int64_t>(b->windows().size());
     }
   }
 }
 
+void Verification::NoteParameters(int unit, bool backward) {
+  Start();
+  const int64_t use = uses_[{unit, backward}]++;
+  ForEachBuffer([&](int u, const FlatBuffer& b, int64_t item) {
+    if (u != unit) return;
+    for (const at::Tensor& p : b.params()) {
+      notes_.push_back({backward ? kBackward : kForward, item++, use, 0, Checksum(p.detach())});
+    }
+  });
+}
+
 void Verification::NoteSlots(int64_t kind, int64_t first_item, const FlatBuffer& buffer,
                              const Layout& layout, const at::Tensor& slot) {
   const Range held = layout.RangesOf(model_.mesh().rank())[0];
-  for (size_t i = 0; i < buffer.windows().size(); ++i) {
-    const Window& w = buffer.windows()[i];
-    const int64_t begin = std::max(w.offset, held.first);
-    const int64_t end = std::min(w.offset + w.numel, held.second);
+  for (const Window& w : buffer.windows()) {
+    const auto [begin, end] = w.PartIn(held);
+    const int64_t item = first_item++;
     if (begin >= end) continue;
-    notes_.push_back({kind, first_item + static_cast<int64_t>(i), begin, 0,
-                      Checksum(slot.narrow(0, begin - held.first, end - begin))});
+    notes_.push_back(
+        {kind, item, begin, 0, Checksum(slot.narrow(0, begin - held.first, end - begin))});
   }
 }
 
 void Verification::NoteGradients() {
   c10::NoGradGuard no_grad;
   Start();
-  int64_t item = 0;
-  for (const auto& unit : model_.units()) {
-    for (const auto& b : unit->buffers) {
-      if (b->trainable()) NoteSlots(kGradient, item, *b, b->plan().optim, b->OptimGrad());
-      item += static_cast<int64_t>(b->windows().size());
-    }
-  }
+  ForEachBuffer([&](int, const FlatBuffer& b, int64_t item) {
+    if (b.trainable()) NoteSlots(kGradient, item, b, b.plan().optim, b.OptimGrad());
+  });
 }
 
 void Verification::NoteStates() {
   c10::NoGradGuard no_grad;
   Start();
-  int64_t item = 0;
-  for (const auto& unit : model_.units()) {
-    for (const auto& b : unit->buffers) {
-      const Layout& os = b->plan().optim;
-      // Causes before effects: the first difference is the one that is named.
-      int64_t kind = kOptim;
-      for (const auto& [name, state] : b->optim_state()) {
-        for (size_t i = 0; i < b->windows().size(); ++i) {
-          const auto [begin, end] = b->OptimPart(i);
-          if (state.at[i] < 0 || begin >= end) continue;
-          notes_.push_back({kind, item + static_cast<int64_t>(i), begin, 0,
-                            Checksum(state.values.narrow(0, state.at[i], end - begin))});
-        }
-        ++kind;
+  ForEachBuffer([&](int, const FlatBuffer& b, int64_t item) {
+    // Causes before effects: the first difference is the one that is named.
+    int64_t kind = kOptim;
+    for (const auto& [name, state] : b.optim_state()) {
+      for (size_t i = 0; i < b.windows().size(); ++i) {
+        const auto [begin, end] = b.OptimPart(i);
+        if (state.at[i] < 0 || begin >= end) continue;
+        notes_.push_back({kind, item + static_cast<int64_t>(i), begin, 0,
+                          Checksum(state.values.narrow(0, state.at[i], end - begin))});
       }
-      if (b->master()) NoteSlots(kMaster, item, *b, os, *b->master());
-      NoteSlots(kParam, item, *b, b->plan().param, b->param_shard());
-      item += static_cast<int64_t>(b->windows().size());
+      ++kind;
     }
-  }
+    if (b.master()) NoteSlots(kMaster, item, b, b.plan().optim, *b.master());
+    NoteSlots(kParam, item, b, b.plan().param, b.param_shard());
+  });
 }
 
 void Verification::NoteOperations() {
@@ -136,9 +121,9 @@ void Verification::NoteOperations() {
     const std::string what = absl::StrCat(r.op, " for unit '", r.unit, "' of ", r.bytes, " bytes");
     // What ranks pass to a collective may differ in size only where its pieces do.
     const std::string same = absl::StrCat(r.op, " ", r.unit, " ", r.axes);
-    const int64_t item = static_cast<int64_t>(HashText(comm));
+    const int64_t item = static_cast<int64_t>(Fnv64(comm));
     notes_.push_back(
-        {kOperation, item, r.sequence, static_cast<int64_t>(r.group.size()), HashText(same)});
+        {kOperation, item, r.sequence, static_cast<int64_t>(r.group.size()), Fnv64(same)});
     operations_[{item, r.sequence}] = absl::StrCat(what, " (group ", comm, ")");
   }
   context.StopTrace(trace_);
@@ -209,39 +194,35 @@ std::string Verification::Subject(const Note& note) const {
                ? ""
                : absl::StrCat("operation ", note.position, ", here ", known->second, ",");
   }
-  int64_t item = note.item;
-  for (const auto& unit : model_.units()) {
-    for (const auto& b : unit->buffers) {
-      if (item >= static_cast<int64_t>(b->windows().size())) {
-        item -= static_cast<int64_t>(b->windows().size());
-        continue;
-      }
-      std::string what;
-      switch (note.kind) {
-        case kForward:
-          absl::StrAppend(&what, "the value before forward ", note.position, " of the unit");
-          break;
-        case kBackward:
-          absl::StrAppend(&what, "the value before backward ", note.position, " of the unit");
-          break;
-        case kGradient:
-          what = "the reduced gradient";
-          break;
-        case kParam:
-          what = "the value after the update";
-          break;
-        case kMaster:
-          what = "the master after the update";
-          break;
-        default:
-          what = std::next(b->optim_state().begin(), note.kind - kOptim)->first;
-          absl::StrAppend(&what, " after the update");
-      }
-      return absl::StrCat(what, " of parameter '", b->windows()[item].name, "' in unit '",
-                          b->unit(), "'");
+  std::string subject;
+  ForEachBuffer([&](int, const FlatBuffer& b, int64_t first) {
+    const int64_t i = note.item - first;
+    if (i < 0 || i >= static_cast<int64_t>(b.windows().size())) return;
+    std::string what;
+    switch (note.kind) {
+      case kForward:
+        absl::StrAppend(&what, "the value before forward ", note.position, " of the unit");
+        break;
+      case kBackward:
+        absl::StrAppend(&what, "the value before backward ", note.position, " of the unit");
+        break;
+      case kGradient:
+        what = "the reduced gradient";
+        break;
+      case kParam:
+        what = "the value after the update";
+        break;
+      case kMaster:
+        what = "the master after the update";
+        break;
+      default:
+        what = std::next(b.optim_state().begin(), note.kind - kOptim)->first;
+        absl::StrAppend(&what, " after the update");
     }
-  }
-  return "";
+    subject =
+        absl::StrCat(what, " of parameter '", b.windows()[i].name, "' in unit '", b.unit(), "'");
+  });
+  return subject;
 }
 
 void Verification::Compare(const std::string& when, bool final) {

@@ -46,6 +46,9 @@ class Verification {
     uint64_t value;
   };
   void Start();  // the first note
+  // fn(unit, buffer, number of its first window over the model)
+  template <typename Fn>
+  void ForEachBuffer(Fn fn) const;
   void NoteSlots(int64_t kind, int64_t first_item, const class FlatBuffer& buffer,
                  const Layout& layout, const at::Tensor& slot);
   void NoteOperations();

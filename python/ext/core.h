@@ -20,5 +20,7 @@ void BindRuntime(py::module_& m);
 // For functions that may wait for other ranks: they, and their threads' Python, must go on
 // meanwhile.
 using NoGil = py::call_guard<py::gil_scoped_release>;
+// The same for what waits when it ends: a model's streams, and who may hold the last of a model.
+using EndsWithoutGil = py::release_gil_before_calling_cpp_dtor;
 
 }  // namespace lins

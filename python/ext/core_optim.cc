@@ -64,7 +64,7 @@ void BindOptions(py::module_& m) {
 
 template <typename Rule, typename Options>
 void BindRule(py::module_& m, const char* name) {
-  py::class_<Rule, Optimizer>(m, name)
+  py::class_<Rule, Optimizer>(m, name, EndsWithoutGil())
       .def(py::init([](std::shared_ptr<ShardedModel> model, std::vector<Options> groups,
                        const GroupOf& group_of) {
              // Collective. The lock is back before the instance is registered, which a call guard
@@ -87,7 +87,7 @@ void BindRule(py::module_& m, const char* name) {
 
 void BindOptimizers(py::module_& m) {
   BindOptions(m);
-  py::class_<Optimizer>(m, "Optimizer")
+  py::class_<Optimizer>(m, "Optimizer", EndsWithoutGil())
       .def_property_readonly("skipped_steps", &Optimizer::skipped_steps)
       .def("use_stochastic_rounding", &Optimizer::UseStochasticRounding, py::arg("seed"))
       .def("group_norms", &Optimizer::GroupNorms, py::arg("norm_type"), NoGil())
@@ -125,7 +125,7 @@ void BindOptimizers(py::module_& m) {
   BindRule<Lion, LionOptions>(m, "Lion");
   BindRule<Adafactor, AdafactorOptions>(m, "Adafactor");
   BindRule<Muon, MuonOptions>(m, "Muon");
-  py::class_<ExternalOptimizer, Optimizer>(m, "ExternalOptimizer")
+  py::class_<ExternalOptimizer, Optimizer>(m, "ExternalOptimizer", EndsWithoutGil())
       .def(py::init<std::shared_ptr<ShardedModel>>(), py::arg("model"))
       .def(
           "begin_step",

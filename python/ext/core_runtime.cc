@@ -47,19 +47,8 @@ std::vector<UnitSpec> ToUnits(const py::list& list) {
 
 py::object Optional(const std::optional<DTensor>& x) { return x ? py::cast(*x) : py::none(); }
 
-// A model ends by waiting for its streams, and these for other ranks, which may be threads that
-// need the interpreter's lock.
-std::shared_ptr<ShardedModel> FreedWithoutLock(std::shared_ptr<ShardedModel> model) {
-  ShardedModel* const raw = model.get();
-  return {raw, [model = std::move(model)](ShardedModel*) mutable {
-            if (!PyGILState_Check()) return model.reset();
-            const py::gil_scoped_release no_gil;
-            model.reset();
-          }};
-}
-
 void BindModel(py::module_& m) {
-  py::class_<ShardedModel, std::shared_ptr<ShardedModel>>(m, "ShardedModel")
+  py::class_<ShardedModel, std::shared_ptr<ShardedModel>>(m, "ShardedModel", EndsWithoutGil())
       .def(py::init([](const LiveMesh& mesh, const py::list& units, bool overlap, int prefetch,
                        bool check_init, const py::object& param_dtype, const py::object& grad_dtype,
                        const py::object& reduce_dtype, const std::optional<Profile>& profile,
@@ -79,7 +68,7 @@ void BindModel(py::module_& m) {
              if (profile) o.cost_model = std::make_shared<Profile>(*profile);
              auto specs = ToUnits(units);
              py::gil_scoped_release no_gil;
-             return FreedWithoutLock(ShardedModel::Create(mesh, std::move(specs), o));
+             return ShardedModel::Create(mesh, std::move(specs), o);
            }),
            py::arg("mesh"), py::arg("units"), py::arg("overlap"), py::arg("prefetch"),
            py::arg("check_init"), py::arg("param_dtype"), py::arg("grad_dtype"),
@@ -118,24 +107,26 @@ void BindModel(py::module_& m) {
       .def("reshard", &ShardedModel::Reshard, py::arg("units"), py::arg("writeback"), NoGil())
       .def_property_readonly("mesh", [](const ShardedModel& x) { return x.mesh(); })
       .def_property_readonly("gradients_ready", &ShardedModel::GradientsReady)
-      .def("states",
-           [](ShardedModel& x) {
-             std::vector<std::pair<std::string, ParamState>> states;
-             {
-               py::gil_scoped_release no_gil;
-               states = x.States();
-             }
-             py::list out;
-             for (const auto& [name, s] : states) {
-               py::dict d;
-               d["param"] = s.param;
-               d["grad"] = Optional(s.grad);
-               d["master"] = Optional(s.master);
-               for (const auto& [key, t] : s.optim) d[py::str(key)] = t;
-               out.append(py::make_tuple(name, d));
-             }
-             return out;
-           })
+      .def(
+          "states",
+          [](ShardedModel& x, std::optional<int> unit) {
+            std::vector<std::pair<std::string, ParamState>> states;
+            {
+              py::gil_scoped_release no_gil;
+              states = x.States(unit);
+            }
+            py::list out;
+            for (const auto& [name, s] : states) {
+              py::dict d;
+              d["param"] = s.param;
+              d["grad"] = Optional(s.grad);
+              d["master"] = Optional(s.master);
+              for (const auto& [key, t] : s.optim) d[py::str(key)] = t;
+              out.append(py::make_tuple(name, d));
+            }
+            return out;
+          },
+          py::arg("unit") = py::none(), "[(parameter, {state: DTensor})] of all units, or one.")
       .def(
           "plans",
           [](const ShardedModel& x) {

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from lins import _core
 from lins.errors import LinsValueError
 
 InitFn = Callable[[nn.Module], None]
@@ -47,7 +46,6 @@ def check_meta(model: nn.Module, units: Sequence[Unit], init_fn: InitFn | None) 
 
 def materializer(
     model: nn.Module,
-    unit: str,
     params: Sequence[tuple[str, nn.Parameter]],
     init_fn: InitFn | None,
     seed: int,
@@ -73,9 +71,7 @@ def materializer(
     return materialize
 
 
-def materialize_buffers(
-    model: nn.Module, mesh: _core.LiveMesh, init_fn: InitFn | None, seed: int
-) -> None:
+def materialize_buffers(model: nn.Module, init_fn: InitFn | None, seed: int) -> None:
     """Memory and values for buffers on the meta device of modules without parameters there."""
     for name, module in model.named_modules():
         if any(b.is_meta for b in module.buffers(recurse=False)):

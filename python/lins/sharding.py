@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import weakref
@@ -34,16 +33,11 @@ class Handle:
     ) -> None:
         self.core = core
         self.names = names
+        self.name_of = {id(p): name for name, p in names.items()}  # tied ones by their first
         self.unit_of: dict[int, int] = {}  # id(parameter) -> unit
         self.unit_names = unit_names  # of their modules; "" is the root
         self.hooks: dict[int, Hooks] = {}  # by id(module) of a unit
         self.updates = Updates(core)
-
-    def __del__(self) -> None:
-        # The executor ends with the interpreter's lock held, which other ranks' threads may need
-        # for their part of an update under way: so that is waited for here, without it.
-        with contextlib.suppress(Exception):
-            self.core.finish_updates()
 
 
 def handle_of(model: nn.Module) -> Handle:
@@ -135,7 +129,7 @@ def lins_shard(
     core = _core.ShardedModel(
         mesh,
         [
-            (name, params, placement, materializer(model, name, params, init_fn, seed))
+            (name, params, placement, materializer(model, params, init_fn, seed))
             for (name, _, params), placement in zip(plan, resolved.placements, strict=True)
         ],
         overlap=overlap,
@@ -151,7 +145,7 @@ def lins_shard(
         gradient_buckets=resolved.gradient_buckets,
     )
     handle = Handle(core, dict(model.named_parameters()), [name for name, _, _ in plan])
-    materialize_buffers(model, mesh, init_fn, seed)
+    materialize_buffers(model, init_fn, seed)
     _share_buffers(model, mesh)
     cast = param_dtype if cast_inputs else None
     for index, (_, module, params) in enumerate(plan):

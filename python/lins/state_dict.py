@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from lins._core import DTensor, distribute_tensor
 from lins.errors import LinsValueError
 
 if TYPE_CHECKING:
@@ -36,10 +37,9 @@ def state_dict(
     if sharded:
         handle.updates.finish()
         parts = dict(handle.core.states())
-        first = {id(p): name for name, p in handle.names.items()}
         out: dict[str, Any] = {}
         for name, p in model.named_parameters(remove_duplicate=False):
-            out[name] = parts[first[id(p)]]["param"]
+            out[name] = parts[handle.name_of[id(p)]]["param"]
         return out | dict(_persistent_buffers(model))
     whole = model.state_dict()
     if rank0_only and handle.core.mesh.rank != 0:
@@ -103,9 +103,8 @@ class _Members:
                 "load without assign"
             )
         self.handle.core.unshard([self.index])
-        first = {id(p): name for name, p in self.handle.names.items()}
         self.loading = {
-            first[id(p)]: given[prefix + name]
+            self.handle.name_of[id(p)]: given[prefix + name]
             for name, p in self.names.items()
             if isinstance(given.get(prefix + name), torch.Tensor)
             and given[prefix + name].shape == p.shape
@@ -115,21 +114,13 @@ class _Members:
         """Keeps this rank's parts of what was loaded, masters in their own precision."""
         self.handle.core.reshard([self.index], True)
         values, self.loading = self.loading, {}
-        if not any(v.is_floating_point() for v in values.values()):
-            return
-        for name, state in self.handle.core.states():
+        for name, state in self.handle.core.states(self.index):
             master = state["master"]
-            if master is None or name not in values:
-                continue
-            local = master.to_local()
-            whole = values[name].detach().to(local.device, local.dtype)
-            local.copy_(_part(whole, master))
+            if master is not None and name in values:
+                local = master.to_local()
+                local.copy_(part_like(values[name].to(local.device, local.dtype), master))
 
 
-def _part(whole: torch.Tensor, like: Any) -> torch.Tensor:
-    """This rank's part of a whole tensor, under the layout of a DTensor."""
-    ranges = like.layout.ranges(like.mesh.rank)
-    if len(ranges) == 1 and "F(" in str(like.layout):
-        begin, end = ranges[0]
-        return whole.reshape(-1)[begin:end]
-    return whole[tuple(slice(a, b) for a, b in ranges)]
+def part_like(whole: torch.Tensor, like: DTensor) -> torch.Tensor:
+    """This rank's part of a tensor that every rank has whole, under the layout of a DTensor."""
+    return distribute_tensor(whole.detach(), like.mesh, like.layout).to_local()

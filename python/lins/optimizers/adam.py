@@ -10,7 +10,7 @@ from torch import nn
 from lins import _core
 from lins.errors import LinsValueError
 from lins.optimizers.base import ShardedOptimizer
-from lins.optimizers.groups import BETA, NOT_NEGATIVE, ParamGroups, number, pair
+from lins.optimizers.groups import NOT_NEGATIVE, ParamGroups, options_of
 
 
 class AdamW(ShardedOptimizer):
@@ -70,17 +70,9 @@ class AdamW(ShardedOptimizer):
         super().__init__(model, defaults, param_groups, rounding, seed)
 
     def _options(self, group: dict[str, Any]) -> _core.AdamOptions:
-        o = _core.AdamOptions()
-        o.lr = number("lr", group["lr"], NOT_NEGATIVE)
-        beta1, beta2 = pair("betas", group["betas"])
-        o.beta1 = number("beta1", beta1, BETA)
-        o.beta2 = number("beta2", beta2, BETA)
-        o.eps = number("eps", group["eps"], NOT_NEGATIVE)
-        o.weight_decay = number("weight_decay", group["weight_decay"], NOT_NEGATIVE)
-        o.amsgrad = bool(group["amsgrad"])
-        o.maximize = bool(group["maximize"])
-        o.fused = bool(group["fused"])
-        return o
+        numbers = {"lr": NOT_NEGATIVE, "eps": NOT_NEGATIVE, "weight_decay": NOT_NEGATIVE}
+        flags = ("amsgrad", "maximize", "fused")
+        return options_of(group, _core.AdamOptions(), numbers, flags, betas=["betas"])
 
 
 class Adam(AdamW):

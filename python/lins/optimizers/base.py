@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -40,7 +41,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
         seed: int = 0,
     ) -> None:
         self._handle = handle_of(model)
-        self._name_of = {id(p): n for n, p in self._handle.names.items()}
         self._core: Any = None
         # A rank that finds a mistake must not leave the others waiting: all compare first.
         error: LinsError | None = None
@@ -62,13 +62,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _make(self, options: list[Any]) -> Any:
         group_of = {
-            self._name_of[id(p)]: i for i, g in enumerate(self.param_groups) for p in g["params"]
+            self._handle.name_of[id(p)]: i
+            for i, g in enumerate(self.param_groups)
+            for p in g["params"]
         }
         return self._rule(self._handle.core, options, group_of)
 
+    @abstractmethod
     def _options(self, group: dict[str, Any]) -> Any:
         """A group's options as the core takes them. Raises LinsError for bad values."""
-        raise NotImplementedError
 
     def _all_options(self, groups: list[dict[str, Any]] | None = None) -> list[Any]:
         return [self._options(g) for g in (self.param_groups if groups is None else groups)]
@@ -78,7 +80,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         lines = []
         for g in self.param_groups:
             options = {k: float(v) if isinstance(v, torch.Tensor) else v for k, v in g.items()}
-            options["params"] = [self._name_of[id(p)] for p in g["params"]]
+            options["params"] = [self._handle.name_of[id(p)] for p in g["params"]]
             lines.append(str(options))
         return "\n".join(lines)
 
@@ -165,9 +167,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """[(parameter, updates so far, its states)] in the order of the model."""
         return self._core.records()
 
-    def _like(self, name: str, value: Any) -> Any:
-        """Where states are not fixed: what one of them must look like; None: anything."""
-        raise NotImplementedError
+    def _like(self, name: str, value: Any, here: Any) -> Any:
+        """What a parameter's loaded state must look like, given the one here; None: anything."""
+        return here
 
     def _load_records(self, records: list[tuple[str, Any, dict[str, Any]]]) -> None:
         self._core.load(records)

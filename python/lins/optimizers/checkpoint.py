@@ -8,6 +8,7 @@ import torch
 
 from lins._core import DTensor
 from lins.errors import LinsValueError
+from lins.state_dict import part_like
 
 if TYPE_CHECKING:
     from lins.optimizers.base import ShardedOptimizer
@@ -24,7 +25,7 @@ def pack(optimizer: ShardedOptimizer, records: Records) -> dict[str, Any]:
     groups = []
     index = 0
     for group in optimizer.param_groups:
-        names = [optimizer._name_of[id(p)] for p in group["params"]]
+        names = [optimizer._handle.name_of[id(p)] for p in group["params"]]
         packed = {k: v for k, v in group.items() if k != "params"}
         packed["params"] = list(range(index, index + len(names)))
         packed["param_names"] = names
@@ -79,7 +80,7 @@ def load(optimizer: ShardedOptimizer, state_dict: dict[str, Any]) -> None:
         options = {k: v for k, v in theirs.items() if k not in ("params", "param_names")}
         merged.append({**mine, **options, "params": mine["params"]})
         for i, p in zip(theirs["params"], mine["params"], strict=True):
-            name_of[i] = optimizer._name_of[id(p)]
+            name_of[i] = optimizer._handle.name_of[id(p)]
     optimizer._all_options(merged)  # bad values raise here
     unknown = sorted(set(state) - set(name_of), key=str)
     if unknown:
@@ -104,7 +105,7 @@ def _compare_groups(optimizer: ShardedOptimizer, groups: list[dict[str, Any]]) -
         return [f"it has {len(groups)} param_groups, the optimizer {len(mine)}"]
     problems = []
     for g, (a, b) in enumerate(zip(mine, groups, strict=True)):
-        names = [optimizer._name_of[id(p)] for p in a["params"]]
+        names = [optimizer._handle.name_of[id(p)] for p in a["params"]]
         if len(b["params"]) != len(names):
             problems.append(
                 f"group {g} has {len(b['params'])} parameters, the optimizer's {len(names)}"
@@ -137,7 +138,7 @@ def _record(
             problems.append(f"'{name}' has {unexpected}, legal are {sorted(expected)}")
     parts = {}
     for key, value in states.items():
-        like = expected.get(key) if optimizer._fixed_states else optimizer._like(name, value)
+        like = optimizer._like(name, value, expected.get(key))
         if like is None:
             parts[key] = value
             continue
@@ -166,7 +167,4 @@ def _part(value: Any, like: DTensor) -> torch.Tensor | str:
         return f"{type(value).__name__} is no tensor"
     if tuple(value.shape) != shape:
         return f"a tensor of shape {tuple(value.shape)}, the whole is {shape}"
-    if tuple(like.to_local().shape) == shape:
-        return value.detach()
-    [(start, stop)] = like.layout.ranges(like.mesh.rank)
-    return value.detach().reshape(-1)[start:stop]
+    return part_like(value, like)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -78,3 +78,30 @@ def pair(name: str, value: Any) -> tuple[Any, Any]:
     except (TypeError, ValueError) as e:
         raise LinsValueError(f"{name}={value!r} must be two numbers") from e
     return first, second
+
+
+Options = TypeVar("Options")
+
+
+def options_of(
+    group: dict[str, Any],
+    options: Options,
+    numbers: dict[str, Legal | None],
+    flags: Sequence[str] = ("maximize",),
+    betas: Sequence[str] = (),
+) -> Options:
+    """The core's options with what a group says.
+
+    numbers: by name, with what is legal. flags: true or false. betas: names of pairs that the core
+    has as two, adamw_betas as adamw_beta1 and adamw_beta2. Raises LinsError for the first value
+    that is not legal, in this order.
+    """
+    for name, legal in numbers.items():
+        setattr(options, name, number(name, group[name], legal))
+    for name in betas:
+        for i, value in enumerate(pair(name, group[name]), 1):
+            beta = f"{name[:-1]}{i}"
+            setattr(options, beta, number(beta, value, BETA))
+    for name in flags:
+        setattr(options, name, bool(group[name]))
+    return options

@@ -10,7 +10,7 @@ from torch import nn
 from lins import _core
 from lins.errors import LinsValueError
 from lins.optimizers.base import ShardedOptimizer
-from lins.optimizers.groups import BETA, NOT_NEGATIVE, POSITIVE, ParamGroups, number, pair
+from lins.optimizers.groups import NOT_NEGATIVE, POSITIVE, ParamGroups, number, options_of, pair
 
 
 class Adafactor(ShardedOptimizer):
@@ -54,15 +54,16 @@ class Adafactor(ShardedOptimizer):
         super().__init__(model, defaults, param_groups, rounding, seed)
 
     def _options(self, group: dict[str, Any]) -> _core.AdafactorOptions:
-        o = _core.AdafactorOptions()
-        o.lr = number("lr", group["lr"], NOT_NEGATIVE)
-        o.beta2_decay = number("beta2_decay", group["beta2_decay"], ("<= 0", lambda x: x <= 0))
+        numbers = {
+            "lr": NOT_NEGATIVE,
+            "beta2_decay": ("<= 0", lambda x: x <= 0),
+            "d": ("at least 1", lambda x: x >= 1),
+            "weight_decay": NOT_NEGATIVE,
+        }
+        o = options_of(group, _core.AdafactorOptions(), numbers)
         eps1, eps2 = pair("eps", group["eps"])
         o.eps1 = 0.0 if eps1 is None else number("eps1", eps1, POSITIVE)
         o.eps2 = number("eps2", eps2, NOT_NEGATIVE)
-        o.d = number("d", group["d"], ("at least 1", lambda x: x >= 1))
-        o.weight_decay = number("weight_decay", group["weight_decay"], NOT_NEGATIVE)
-        o.maximize = bool(group["maximize"])
         return o
 
 
@@ -123,16 +124,15 @@ class Muon(ShardedOptimizer):
         super().__init__(model, defaults, param_groups, rounding, seed)
 
     def _options(self, group: dict[str, Any]) -> _core.MuonOptions:
-        o = _core.MuonOptions()
-        o.lr = number("lr", group["lr"], NOT_NEGATIVE)
-        o.weight_decay = number("weight_decay", group["weight_decay"], NOT_NEGATIVE)
-        o.momentum = number("momentum", group["momentum"], NOT_NEGATIVE)
-        o.nesterov = bool(group["nesterov"])
+        numbers = dict.fromkeys(
+            ("lr", "weight_decay", "momentum", "eps", "adamw_eps"), NOT_NEGATIVE
+        )
+        flags = ("nesterov", "muon", "maximize")
+        o = options_of(group, _core.MuonOptions(), numbers, flags, betas=["adamw_betas"])
         coefficients = tuple(float(x) for x in group["ns_coefficients"])
         if len(coefficients) != 3:
             raise LinsValueError(f"ns_coefficients={coefficients}: legal are three numbers")
         o.ns_coefficients = coefficients
-        o.eps = number("eps", group["eps"], NOT_NEGATIVE)
         o.ns_steps = int(number("ns_steps", group["ns_steps"], ("1 to 99", lambda x: 1 <= x < 100)))
         if group["adjust_lr_fn"] not in (None, "original", "match_rms_adamw"):
             raise LinsValueError(
@@ -140,10 +140,4 @@ class Muon(ShardedOptimizer):
                 "'match_rms_adamw'"
             )
         o.match_rms_adamw = group["adjust_lr_fn"] == "match_rms_adamw"
-        o.muon = bool(group["muon"])
-        beta1, beta2 = pair("adamw_betas", group["adamw_betas"])
-        o.adamw_beta1 = number("adamw_beta1", beta1, BETA)
-        o.adamw_beta2 = number("adamw_beta2", beta2, BETA)
-        o.adamw_eps = number("adamw_eps", group["adamw_eps"], NOT_NEGATIVE)
-        o.maximize = bool(group["maximize"])
         return o

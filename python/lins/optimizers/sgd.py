@@ -10,7 +10,7 @@ from torch import nn
 from lins import _core
 from lins.errors import LinsValueError
 from lins.optimizers.base import ShardedOptimizer
-from lins.optimizers.groups import BETA, NOT_NEGATIVE, ParamGroups, number, pair
+from lins.optimizers.groups import NOT_NEGATIVE, ParamGroups, options_of
 
 
 class SGD(ShardedOptimizer):
@@ -51,13 +51,13 @@ class SGD(ShardedOptimizer):
         super().__init__(model, defaults, param_groups, rounding, seed)
 
     def _options(self, group: dict[str, Any]) -> _core.SGDOptions:
-        o = _core.SGDOptions()
-        o.lr = number("lr", group["lr"], NOT_NEGATIVE)
-        o.momentum = number("momentum", group["momentum"], NOT_NEGATIVE)
-        o.dampening = number("dampening", group["dampening"])
-        o.weight_decay = number("weight_decay", group["weight_decay"], NOT_NEGATIVE)
-        o.nesterov = bool(group["nesterov"])
-        o.maximize = bool(group["maximize"])
+        numbers = {
+            "lr": NOT_NEGATIVE,
+            "momentum": NOT_NEGATIVE,
+            "dampening": None,
+            "weight_decay": NOT_NEGATIVE,
+        }
+        o = options_of(group, _core.SGDOptions(), numbers, ("nesterov", "maximize"))
         if o.nesterov and (o.momentum <= 0 or o.dampening != 0):
             raise LinsValueError(
                 f"nesterov with momentum={o.momentum}, dampening={o.dampening}: legal are a "
@@ -97,11 +97,5 @@ class Lion(ShardedOptimizer):
         super().__init__(model, defaults, param_groups, rounding, seed)
 
     def _options(self, group: dict[str, Any]) -> _core.LionOptions:
-        o = _core.LionOptions()
-        o.lr = number("lr", group["lr"], NOT_NEGATIVE)
-        beta1, beta2 = pair("betas", group["betas"])
-        o.beta1 = number("beta1", beta1, BETA)
-        o.beta2 = number("beta2", beta2, BETA)
-        o.weight_decay = number("weight_decay", group["weight_decay"], NOT_NEGATIVE)
-        o.maximize = bool(group["maximize"])
-        return o
+        numbers = {"lr": NOT_NEGATIVE, "weight_decay": NOT_NEGATIVE}
+        return options_of(group, _core.LionOptions(), numbers, betas=["betas"])

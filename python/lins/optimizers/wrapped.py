@@ -90,7 +90,7 @@ class WrappedOptimizer(ShardedOptimizer):
         core = _core.ExternalOptimizer(self._handle.core)
         self._shards = {name: nn.Parameter(part) for name, part, _ in core.parts()}
         groups = [
-            {**o, "params": [self._shards[self._name_of[id(p)]] for p in g["params"]]}
+            {**o, "params": [self._shards[self._handle.name_of[id(p)]] for p in g["params"]]}
             for o, g in zip(options, self.param_groups, strict=True)
         ]
         self.inner = self._class(groups)
@@ -126,7 +126,7 @@ class WrappedOptimizer(ShardedOptimizer):
             for name, shard in self._shards.items()
         ]
 
-    def _like(self, name: str, value: Any) -> _core.DTensor | None:
+    def _like(self, name: str, value: Any, here: Any) -> _core.DTensor | None:
         """What a loaded state must look like; None: one that is not by element."""
         like = self._core.as_state(name, self._shards[name].detach())
         if isinstance(value, _core.DTensor):
