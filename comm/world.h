@@ -18,6 +18,7 @@
 #include <tuple>
 #include <vector>
 
+#include "c10/core/DeviceType.h"
 #include "c10/util/intrusive_ptr.h"
 #include "comm/communicator.h"
 
@@ -37,8 +38,10 @@ class World {
   static std::shared_ptr<World> Single();
   // `size` ranks of this process that share memory. Give worlds[r] to the thread of rank r, which
   // begins with RankContext::Scope(worlds[r]->context_ptr()): each world has a context of its
-  // own.
-  static std::vector<std::shared_ptr<World>> Threads(int64_t size, double timeout_seconds = 60.0);
+  // own. Tensors are on `device`, which all ranks share, and go by way of the host where it is no
+  // CPU.
+  static std::vector<std::shared_ptr<World>> Threads(int64_t size, double timeout_seconds = 60.0,
+                                                     c10::DeviceType device = c10::DeviceType::CPU);
   // Processes (or threads) that meet in a store. Collective.
   static std::shared_ptr<World> Gloo(c10::intrusive_ptr<c10d::Store> store, int64_t rank,
                                      int64_t size, double timeout_seconds);
@@ -51,6 +54,8 @@ class World {
   int64_t size() const { return size_; }
   double timeout() const { return timeout_; }
   const std::string& backend() const { return name_; }  // "single", "threads", "gloo", "nccl"
+  // Where tensors must be. A world of one rank takes them anywhere, and says CPU.
+  c10::DeviceType device() const { return device_; }
   RankContext& context() const { return *context_; }
   const std::shared_ptr<RankContext>& context_ptr() const { return context_; }
 
@@ -97,6 +102,7 @@ class World {
         std::shared_ptr<RankContext> context, std::function<void(const std::string&)> abort = {});
 
   std::string name_;
+  c10::DeviceType device_ = c10::DeviceType::CPU;
   int64_t rank_, size_;
   double timeout_;
   BackendFactory factory_;

@@ -13,7 +13,8 @@ namespace lins {
 
 Adafactor::Adafactor(std::shared_ptr<ShardedModel> model, std::vector<AdafactorOptions> groups,
                      const GroupOf& group_of)
-    : Optimizer(std::move(model), groups.size(), group_of), groups_(std::move(groups)) {
+    : Optimizer(std::move(model), groups.size(), group_of, Place::kHost),
+      groups_(std::move(groups)) {
   for (Slot& slot : slots_) {
     const FlatBuffer& b = *slot.buffer;
     std::vector<Factors> factors(b.windows().size());

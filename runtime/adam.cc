@@ -105,9 +105,10 @@ std::vector<std::pair<std::string, DTensor>> AdamW8bit::Export(const Slot& slot,
   const Part& part = PartOf(slot, window);
   for (int i : {0, 1}) {
     const at::Tensor values = at::empty({n}, slot.buffer->OptimParam().options());
-    Dequantize(
-        i == 0 ? Code::kSigned : Code::kUnsigned, At(slot.states[2 * i].data.values, part.code),
-        At(slot.states[2 * i + 1].data.values, part.scale), n, values.mutable_data_ptr<float>());
+    Dequantize(i == 0 ? Code::kSigned : Code::kUnsigned,
+               At(slot.states[2 * i].data.values, part.code),
+               At(slot.states[2 * i + 1].data.values, part.scale), n,
+               values.mutable_data_ptr<float>(), values.is_cuda());
     out.emplace_back(i == 0 ? "exp_avg" : "exp_avg_sq", StatePart(slot, window, values));
   }
   return out;
@@ -116,10 +117,10 @@ std::vector<std::pair<std::string, DTensor>> AdamW8bit::Export(const Slot& slot,
 void AdamW8bit::Import(Slot& slot, size_t window, const std::string& name, const at::Tensor& part) {
   const int i = name == "exp_avg" ? 0 : 1;
   const Part& where = PartOf(slot, window);
-  const at::Tensor values = part.reshape({-1}).to(at::kFloat).contiguous();
+  const at::Tensor values = part.reshape({-1}).to(slot.buffer->OptimParam().options()).contiguous();
   Quantize(i == 0 ? Code::kSigned : Code::kUnsigned, values.const_data_ptr<float>(), values.numel(),
            At(slot.states[2 * i].data.values, where.code),
-           At(slot.states[2 * i + 1].data.values, where.scale));
+           At(slot.states[2 * i + 1].data.values, where.scale), values.is_cuda());
 }
 
 }  // namespace lins

@@ -9,7 +9,7 @@
 namespace lins {
 
 ExternalOptimizer::ExternalOptimizer(std::shared_ptr<ShardedModel> model)
-    : Optimizer(std::move(model), 1, {}, /*any_device=*/true) {}
+    : Optimizer(std::move(model), 1, {}, Place::kAnywhere) {}
 
 ExternalOptimizer::Outcome ExternalOptimizer::BeginStep() {
   c10::NoGradGuard no_grad;

@@ -89,8 +89,12 @@ void Muon::MakeBatches(int64_t batch_numel) {
     // Every communicator is made here, in one order.
     if (group.size() > 1) mesh.Comm(axes, Role::kOther);
   }
-  parts_ = at::empty({most_parts}, at::kBFloat16);
-  pieces_ = at::empty({most_pieces}, at::kBFloat16);
+  const auto options =
+      at::TensorOptions()
+          .dtype(at::kBFloat16)
+          .device(slots_.empty() ? at::Device(at::kCPU) : slots_[0].buffer->param_shard().device());
+  parts_ = at::empty({most_parts}, options);
+  pieces_ = at::empty({most_pieces}, options);
 }
 
 Range Muon::PartOn(int64_t rank, const Matrix& m) const {
@@ -168,7 +172,7 @@ void Muon::UpdateBatch(const Batch& batch, const ShardedModel::GradSummary& summ
   std::vector<at::Tensor> whole;
   for (const Matrix& m : mine) {
     const Shape& shape = slots_[m.slot].buffer->windows()[m.window].shape;
-    whole.push_back(at::empty({shape[0], shape[1]}, at::kBFloat16));
+    whole.push_back(at::empty({shape[0], shape[1]}, pieces_.options()));
   }
   for_pieces([&](size_t i, int64_t from, int64_t n, int64_t place) {
     whole[i].view({-1}).narrow(0, from, n).copy_(pieces.narrow(0, place, n));

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/device.h"
 #include "mesh/error.h"
 #include "mesh/fnv.h"
 #include "optim/convert.h"
@@ -23,7 +24,7 @@ void* Offset(const at::Tensor& t, int64_t elements) {
 }  // namespace
 
 Optimizer::Optimizer(std::shared_ptr<ShardedModel> model, size_t groups, const GroupOf& group_of,
-                     bool any_device)
+                     Place runs)
     : model_(std::move(model)), groups_(groups) {
   if (groups == 0) throw Error("an optimizer needs at least one group of options");
   std::vector<std::string> names;
@@ -37,10 +38,12 @@ Optimizer::Optimizer(std::shared_ptr<ShardedModel> model, size_t groups, const G
     }
     b->optim_state().clear();  // of an optimizer before this one
     const at::Device device = b->param_shard().device();
-    if (!any_device && !device.is_cpu()) {
-      throw Error(absl::StrCat("this optimizer updates parameters in host memory, and the model's ",
-                               "are on ", device.str(),
-                               ": lins.wrap_optimizer(torch.optim.AdamW, model) works there"));
+    const bool kernels = runs == Place::kKernels && device.is_cuda() && device::Compiled();
+    if (!kernels && runs != Place::kAnywhere && !device.is_cpu()) {
+      throw Error(absl::StrCat(
+          "this optimizer updates parameters in host memory, and the model's are on ", device.str(),
+          runs == Place::kHost ? "" : ", for which lins was built without kernels",
+          ": lins.wrap_optimizer(torch.optim.AdamW, model) works there"));
     }
     slots_.push_back(std::move(slot));
   }
@@ -89,6 +92,7 @@ Slice Optimizer::SliceOf(const Slot& slot, size_t window, int64_t from, int64_t 
   const int64_t at = from - b.optim_begin();
   Slice s;
   s.numel = to - from;
+  s.on_device = param.is_cuda();
   s.type = param.scalar_type();
   s.param = Offset(param, at);
   if (grad.defined()) {

@@ -63,10 +63,12 @@ class Optimizer {
   void Load(const std::vector<Loaded>& loaded);
 
  protected:
-  // Names that the model does not have, or that are frozen, are errors; so is a model that is not
-  // in host memory, unless the rule runs anywhere.
+  // Where a rule runs: in host memory, there and on devices that lins has kernels for, or wherever
+  // torch does.
+  enum class Place { kHost, kKernels, kAnywhere };
+  // Names that the model does not have, or that are frozen, are errors; so is a model elsewhere.
   Optimizer(std::shared_ptr<ShardedModel> model, size_t groups, const GroupOf& group_of,
-            bool any_device = false);
+            Place runs = Place::kKernels);
 
   struct State {
     std::string name;
@@ -123,10 +125,10 @@ class Optimizer {
   bool merge_runs_ = true;  // false: a run never holds more than one window
 
  private:
-  struct Place {
+  struct Whereabouts {
     size_t slot, window;
   };
-  std::map<std::string, Place> places_;  // of each parameter
+  std::map<std::string, Whereabouts> places_;  // of each parameter
   size_t groups_;
   int64_t skipped_ = 0;
   bool stochastic_ = false;

@@ -6,11 +6,11 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-dir=$1 target=$2
+dir=$1 target=$2 venv=${LINS_VENV:-.venv}
 shift 2
 stamp=$dir/.lins-configured
-options=(-DCMAKE_BUILD_TYPE=RelWithDebInfo "-DPython_EXECUTABLE=$root/.venv/bin/python" "$@")
-key=$(printf '%s\n' "${options[@]}" "$(<.venv/.lins-setup)")
+options=(-DCMAKE_BUILD_TYPE=RelWithDebInfo "-DPython_EXECUTABLE=$root/$venv/bin/python" "$@")
+key=$(printf '%s\n' "${options[@]}" "$(<"$venv/.lins-setup")")
 
 if [[ ! -f $dir/build.ninja || ! -f $stamp || $(<"$stamp") != "$key" ]]; then
   rm -f "$stamp" "$dir/CMakeCache.txt"
