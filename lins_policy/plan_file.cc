@@ -163,11 +163,13 @@ absl::StatusOr<std::string> PlanToJson(const Plan& plan) {
                             {"units", units},
                             {"cost", CostToJson(plan.cost)},
                             {"memory", memory},
-                            {"host_memory", {{"optim", plan.memory.host_optim}}},
                             {"cap_bytes", plan.cap_bytes},
                             {"slack_bytes", plan.slack_bytes()},
                             {"reason", plan.reason},
                             {"alternatives", AlternativesToJson(plan)}};
+  if (plan.settings.memory.offload) {
+    content["host_memory"] = {{"optim", plan.memory.host_optim}};
+  }
   content["digest"] = Digest(DumpJson(content));
   return DumpJson(content, 1) + "\n";
 }

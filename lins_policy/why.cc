@@ -144,10 +144,9 @@ absl::StatusOr<Report> Diff(const Plan& a, const Plan& b) {
   seconds("communication", a.cost.seconds.total(), b.cost.seconds.total());
   seconds("exposed", a.cost.exposed, b.cost.exposed);
   seconds("compute", a.cost.compute, b.cost.compute);
-  if (a.cost.update.longer() > 0 || b.cost.update.longer() > 0) {
-    seconds("optimizer", a.cost.update.optimizer, b.cost.update.optimizer);
-    seconds("to and from host memory", a.cost.update.offload, b.cost.update.offload);
-  }
+  const OptimizerSeconds &u = a.cost.update, &v = b.cost.update;
+  if (u.optimizer > 0 || v.optimizer > 0) seconds("optimizer", u.optimizer, v.optimizer);
+  if (u.offload > 0 || v.offload > 0) seconds("to and from host memory", u.offload, v.offload);
   seconds("step", a.cost.step(), b.cost.step());
   report.tables.push_back(std::move(cost));
 
