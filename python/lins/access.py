@@ -82,7 +82,9 @@ def unsharded(module: nn.Module, writeback: bool = False) -> Iterator[None]:
 def memory(model: nn.Module) -> dict[str, int]:
     """Bytes of this rank.
 
-    param, grad, optim: persistent, padding included; padding: how much of param that is.
+    param, grad, optim: persistent on the model's device, padding included; padding: how much of
+    param that is. optim_host: of optimizer states and masters in host memory, where
+    lins_shard(offload_optimizer=True) keeps them.
     buffers, peak_buffers: lent now and at most; live_leases, peak_leases: how many;
     pooled: allocated for them.
     """
