@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build.sh DIR TARGET [-DNAME=VALUE ...]: configures DIR when the options, the checkout's place or the
-# virtual environment changed since, then builds TARGET ("all", "tests/all", ...). JOBS=N sets the number
+# virtual environment changed since, then builds TARGET ("all", "tests/all", "comm_test runtime_test", ...). JOBS=N sets the number
 # of compilers at once.
 set -euo pipefail
 
@@ -17,4 +17,4 @@ if [[ ! -f $dir/build.ninja || ! -f $stamp || $(<"$stamp") != "$key" ]]; then
   cmake -S . -B "$dir" -G Ninja "${options[@]}"
   printf '%s\n' "$key" >"$stamp"
 fi
-cmake --build "$dir" --target "$target" --parallel "${JOBS:-$(nproc)}"
+cmake --build "$dir" --target $target --parallel "${JOBS:-$(nproc)}"
