@@ -2,8 +2,9 @@
 // offloaded in chunks that are on the device while they are worked on (host_pass.h).
 //
 //   Pass pass(optimizer);
-//   pass.Add(slot, window, from, to, {}, [&](const Piece& piece) { AdamUpdate(..., piece.slice);
-//   }); pass.Then([&] { ... });   // after all that was added so far pass.Finish();
+//   pass.Add(slot, window, from, to, {}, [&](const Piece& piece) { Update(piece.slice); });
+//   pass.Then([&] { ... });  // after all that was added so far
+//   pass.Finish();
 //
 // Chunks begin at multiples of 256 elements from where what was added begins, so that rules which
 // go by blocks of that size (optim/blocks.h) give the same bits, and 8-bit blocks stay whole.
