@@ -19,7 +19,8 @@ class State(NamedTuple):
     no rank
     has used: zeros, and None once clip_grad_norm_ or the optimizer has compared the ranks.
     exp_avg to variance: what the optimizer keeps by element; the factors of Adafactor and 8-bit
-    moments are in its state_dict().
+    moments are in its state_dict(). With lins_shard(offload_optimizer=True), master and those are
+    tensors in host memory.
     """
 
     param: DTensor
