@@ -10,8 +10,7 @@ namespace {
 
 at::TensorOptions Options(const LiveMesh& mesh, const OptionalType& dtype) {
   const auto type = dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
-  return at::TensorOptions().dtype(type).device(mesh.world().backend() == "nccl" ? at::kCUDA
-                                                                                 : at::kCPU);
+  return at::TensorOptions().dtype(type).device(mesh.world().device());
 }
 
 // fill(local, complete layout) makes this rank's part of the complete tensor, which then takes its
