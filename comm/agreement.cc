@@ -38,13 +38,12 @@ std::string Shown(const std::string& value) {
 std::vector<std::string> World::GatherTexts(const std::string& text) {
   if (size_ == 1) return {text};
   Communicator& world = Everyone(Role::kOther);
-  const auto device = name_ == "nccl" ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
   const at::Tensor length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
-  const at::Tensor all = Gather(world, length, Counts(size_, 1), device);
+  const at::Tensor all = Gather(world, length, Counts(size_, 1), device_);
   const Counts lengths(all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + size_);
   const at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
   if (!text.empty()) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
-  const at::Tensor texts = Gather(world, bytes, lengths, device);
+  const at::Tensor texts = Gather(world, bytes, lengths, device_);
   const char* next = reinterpret_cast<const char*>(texts.const_data_ptr());
   std::vector<std::string> out;
   for (const int64_t n : lengths) {
@@ -57,12 +56,11 @@ std::vector<std::string> World::GatherTexts(const std::string& text) {
 void World::CheckAgreement(const std::string& what, const std::string& value) {
   if (size_ == 1) return;
   Communicator& world = Everyone(Role::kOther);
-  const auto device = name_ == "nccl" ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
 
   const at::Tensor own = at::empty({2}, at::kLong);
   own.data_ptr<int64_t>()[0] = static_cast<int64_t>(Fnv64(value));
   own.data_ptr<int64_t>()[1] = static_cast<int64_t>(value.size());
-  const at::Tensor all = Gather(world, own, Counts(size_, 2), device);
+  const at::Tensor all = Gather(world, own, Counts(size_, 2), device_);
   const int64_t* pairs = all.data_ptr<int64_t>();
   bool agree = true;
   for (int64_t r = 0; r < size_; ++r) {

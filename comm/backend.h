@@ -19,6 +19,8 @@ class Pending {
   virtual ~Pending() = default;
   virtual void Wait(double timeout_seconds) = 0;
   virtual bool Done() = 0;
+  // After Wait, where the transport is asynchronous: has it run? Throws what it failed with.
+  virtual bool Confirmed() { return true; }
 };
 
 // `info` tells whom an operation serves: transports that see what other ranks call refuse to pair
@@ -28,6 +30,13 @@ class Backend {
   virtual ~Backend() = default;
   // Where tensors must be.
   virtual c10::DeviceType device() const { return c10::DeviceType::CPU; }
+  // Whether Wait may return before the operation has run, so that it may fail later: Confirmed
+  // tells.
+  virtual bool asynchronous() const { return false; }
+  // Operations that begin between the two may start together, at the end. They are waited for
+  // afterwards; what fails at the end fails them.
+  virtual void BeginGroup() {}
+  virtual void EndGroup() {}
   // Each call starts the operation and returns at once where the transport can.
   virtual std::unique_ptr<Pending> AllGather(const at::Tensor& out, const at::Tensor& in,
                                              const Counts& counts, const OpInfo& info) = 0;

@@ -4,12 +4,14 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/backend.h"
 
 namespace lins {
 namespace {
@@ -58,27 +60,40 @@ std::vector<at::Tensor> Parts(const at::Tensor& flat, const Counts& counts) {
   return flat.split_with_sizes(counts);
 }
 
+// The handle of an operation, or of all that were coalesced with it.
+struct Handle {
+  bool open = false;                    // more may be coalesced
+  c10::intrusive_ptr<c10d::Work> work;  // null: nothing was to be done
+  std::exception_ptr error;             // from launching what was coalesced
+};
+
 // A c10d operation, and what remains to be done once the current stream has it.
 class C10dPending : public Pending {
  public:
-  C10dPending(c10::intrusive_ptr<c10d::Work> work, std::function<void()> then)
-      : work_(std::move(work)), then_(std::move(then)) {}
+  C10dPending(std::shared_ptr<Handle> handle, std::function<void()> then)
+      : handle_(std::move(handle)), then_(std::move(then)) {}
   void Wait(double) override {
-    if (!work_->wait()) throw std::runtime_error("aborted");
+    if (handle_->open) throw std::runtime_error("waited for before its group of operations ended");
+    if (handle_->error) std::rethrow_exception(handle_->error);
+    if (handle_->work && !handle_->work->wait()) throw std::runtime_error("aborted");
     at::NoGradGuard no_grad;
     if (then_) std::exchange(then_, nullptr)();
   }
-  bool Done() override { return work_->isCompleted(); }
+  bool Done() override {
+    return !handle_->open && (!handle_->work || handle_->work->isCompleted());
+  }
+  bool Confirmed() override {
+    if (handle_->error) std::rethrow_exception(handle_->error);
+    if (!handle_->work) return !handle_->open;
+    if (!handle_->work->isCompleted()) return false;
+    if (handle_->work->exception()) std::rethrow_exception(handle_->work->exception());
+    return true;
+  }
 
  private:
-  c10::intrusive_ptr<c10d::Work> work_;
+  const std::shared_ptr<Handle> handle_;
   std::function<void()> then_;
 };
-
-std::unique_ptr<Pending> Start(c10::intrusive_ptr<c10d::Work> work,
-                               std::function<void()> then = nullptr) {
-  return std::make_unique<C10dPending>(std::move(work), std::move(then));
-}
 
 class C10dBackend : public Backend {
  public:
@@ -86,6 +101,25 @@ class C10dBackend : public Backend {
       : group_(std::move(group)), index_(index), device_(device) {}
 
   c10::DeviceType device() const override { return device_; }
+  bool asynchronous() const override { return true; }
+
+  void BeginGroup() override {
+    if (!group_->supportsCoalescing()) return;
+    group_->startCoalescing();
+    coalesced_ = std::make_shared<Handle>();
+    coalesced_->open = true;
+  }
+
+  void EndGroup() override {
+    if (!coalesced_) return;
+    try {
+      coalesced_->work = group_->endCoalescing();
+    } catch (...) {
+      coalesced_->error = std::current_exception();
+    }
+    coalesced_->open = false;
+    coalesced_.reset();
+  }
 
   std::unique_ptr<Pending> AllGather(const at::Tensor& out, const at::Tensor& in,
                                      const Counts& counts, const OpInfo&) override {
@@ -153,6 +187,14 @@ class C10dBackend : public Backend {
   }
 
  private:
+  // Of what is coalesced, c10d's own handles mean nothing.
+  std::unique_ptr<Pending> Start(c10::intrusive_ptr<c10d::Work> work,
+                                 std::function<void()> then = nullptr) const {
+    std::shared_ptr<Handle> handle = coalesced_;
+    if (!handle) handle = std::make_shared<Handle>(Handle{false, std::move(work), nullptr});
+    return std::make_unique<C10dPending>(std::move(handle), std::move(then));
+  }
+
   std::function<void()> Division(const at::Tensor& tensor, ReduceOp op) const {
     if (op != ReduceOp::kAvg) return nullptr;
     return [tensor, k = group_->getSize()] { at::Tensor(tensor).div_(k); };
@@ -161,6 +203,7 @@ class C10dBackend : public Backend {
   c10::intrusive_ptr<c10d::Backend> group_;
   const int64_t index_;
   const c10::DeviceType device_;
+  std::shared_ptr<Handle> coalesced_;  // between BeginGroup and EndGroup
 };
 
 }  // namespace

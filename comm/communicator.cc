@@ -12,6 +12,7 @@
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "comm/backend.h"
 #include "comm/delay_queue.h"
+#include "comm/order_checker.h"
 #include "comm/reduce.h"
 #include "comm/trace.h"
 #include "comm/work.h"
@@ -127,9 +128,37 @@ Counts Communicator::CompleteCounts(absl::string_view op, const OpInfo& info,
   return counts;
 }
 
+Communicator::Group::Group(Communicator& comm) : comm_(comm) {
+  if (comm.backend_ == nullptr || comm.delayed_ != nullptr) return;
+  comm.backend_->BeginGroup();
+  comm.grouping_ = true;
+}
+
+Communicator::Group::~Group() {
+  if (std::exchange(comm_.grouping_, false)) comm_.backend_->EndGroup();
+}
+
+void Communicator::CheckCompleted() {
+  const std::lock_guard lock(unconfirmed_mutex_);
+  while (!unconfirmed_.empty()) {
+    const std::shared_ptr<Work::State> state = unconfirmed_.front();
+    const bool dropped = state.use_count() == 2;  // nobody will wait for it
+    const std::unique_lock state_lock(state->mutex, std::try_to_lock);
+    if (!state_lock.owns_lock()) return;  // another thread waits for it
+    std::string error;
+    if (state->pending != nullptr) {
+      if (!(state->waited || dropped) || !state->Confirm()) return;
+      error = state->error;
+    }  // else its own Wait has told, or will
+    unconfirmed_.pop_front();
+    if (!error.empty()) throw Error(error, Error::Kind::kRuntime);
+  }
+}
+
 template <typename Fn>
 Work Communicator::Start(absl::string_view op, const OpInfo& info, int64_t bytes,
                          int64_t recv_bytes, Fn&& launch) {
+  if (backend_->asynchronous()) CheckCompleted();
   auto state = std::make_shared<Work::State>();
   state->collective = op;
   state->info = info;
@@ -153,7 +182,13 @@ Work Communicator::Start(absl::string_view op, const OpInfo& info, int64_t bytes
     }
   }
   ++sequence_;
-  if (delay > 0 && delayed_ == nullptr) delayed_ = std::make_shared<DelayQueue>();
+  if (OrderChecker* checker = order_checker.load(std::memory_order_relaxed)) {
+    checker->Announce(op, RoleName(role_), info.unit);
+  }
+  if (delay > 0 && delayed_ == nullptr) {
+    if (std::exchange(grouping_, false)) backend_->EndGroup();  // the delay's thread launches
+    delayed_ = std::make_shared<DelayQueue>();
+  }
   try {
     if (delayed_ == nullptr) {
       state->pending = launch();
@@ -169,6 +204,11 @@ Work Communicator::Start(absl::string_view op, const OpInfo& info, int64_t bytes
     }
   } catch (const std::exception& e) {
     state->Fail(e.what());
+  }
+  if (backend_->asynchronous()) {
+    state->asynchronous = true;
+    const std::lock_guard lock(unconfirmed_mutex_);
+    unconfirmed_.push_back(state);
   }
   return Work(std::move(state));
 }

@@ -23,7 +23,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -59,7 +61,8 @@ class Work {
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
   // Blocks until done, at most the communicator's time-out. Throws Error (kRuntime) that names
   // operation, unit, role, group, sequence number, bytes and elapsed time. Waiting again returns or
-  // throws the same.
+  // throws the same. Over NCCL the current stream waits, not the host; what fails later is thrown
+  // by Communicator::CheckCompleted.
   void Wait();
   bool Done() const;  // without blocking; true also after a failure
 
@@ -95,6 +98,22 @@ class Communicator {
   Work Broadcast(const at::Tensor& inout, int64_t root, const OpInfo& info = {});
   Work Barrier(const OpInfo& info = {});
 
+  // While one lives, operations that begin may start together, at its end: one launch for the
+  // broadcasts of several roots. Wait for them afterwards.
+  class Group {
+   public:
+    explicit Group(Communicator& comm);
+    ~Group();
+    Group(const Group&) = delete;
+
+   private:
+    Communicator& comm_;
+  };
+
+  // Throws the Error of an operation that was waited for on a device and has failed there since.
+  // Beginning an operation does the same. Never blocks.
+  void CheckCompleted();
+
   // Bytes that this rank has sent to each rank of the group so far, relayed ones included; empty
   // where the transport does not count them.
   std::vector<int64_t> SentBytes() const;
@@ -123,6 +142,9 @@ class Communicator {
   std::shared_ptr<const struct GroupFacts> facts_;
   int64_t sequence_ = 0;
   std::shared_ptr<class DelayQueue> delayed_;  // made by the first injected delay
+  bool grouping_ = false;                      // between BeginGroup and EndGroup
+  std::mutex unconfirmed_mutex_;
+  std::deque<std::shared_ptr<Work::State>> unconfirmed_;  // of an asynchronous transport
 };
 
 }  // namespace lins

@@ -67,6 +67,12 @@ class DelayedPending : public Pending {
     return item_->launched && (item_->error != nullptr || item_->pending->Done());
   }
 
+  bool Confirmed() override {
+    std::lock_guard lock(item_->mutex);
+    if (item_->error != nullptr) std::rethrow_exception(item_->error);
+    return item_->launched && item_->pending->Confirmed();
+  }
+
  private:
   std::shared_ptr<DelayQueue::Item> item_;
 };

@@ -23,7 +23,7 @@ std::vector<Event> Lanes::Run(std::vector<Stage> stages) {
     if (concurrent_ && communicates) {
       std::lock_guard lock(mutex_);
       std::unique_ptr<Stream>& own = streams_[*group];
-      if (!own) own = std::make_unique<Stream>(true);
+      if (!own) own = std::make_unique<Stream>(true, queue_, name_);
       stream = own.get();
     }
     last = stream->Run([before = last, tasks = std::move(tasks)] {

@@ -1,11 +1,11 @@
 #include "comm/nccl.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
 
-#include "comm/c10d_backend.h"
 #include "mesh/error.h"
 
 namespace lins {
@@ -14,18 +14,26 @@ void CheckNccl() {
   if (c10::cuda::device_count() == 0) throw Error("NCCL needs a CUDA device, and there is none");
 }
 
-std::unique_ptr<Backend> ConnectNccl(const c10::intrusive_ptr<c10d::Store>& store,
-                                     const std::vector<int64_t>& ranks, int64_t index,
-                                     const std::string& key, double timeout_seconds) {
-  auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
-  options->timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
-  options->group_name = key;
-  options->global_ranks_in_group.assign(ranks.begin(), ranks.end());
-  auto prefixed = c10::make_intrusive<c10d::PrefixStore>(key, store);
-  auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(
-      std::move(prefixed), static_cast<int>(index), static_cast<int>(ranks.size()),
-      std::move(options));
-  return MakeC10dBackend(std::move(group), index, c10::DeviceType::CUDA);
+// Each group has a communicator from its own rendezvous. ncclCommSplit would save that, but every
+// rank of the parent takes part in a split, while groups are made by their members alone, when they
+// first need them: ranks of other groups may make none, or others, at that time.
+C10dGroups NcclGroups(c10::intrusive_ptr<c10d::Store> store, const std::string& prefix) {
+  // Read by each group that is made. c10d's default ends the process, and with it what we have to
+  // say about the operation; this one aborts communicators, so that streams go on, and keeps
+  // errors.
+  setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", std::to_string(c10d::CleanUpOnly).c_str(),
+         /*overwrite=*/0);
+  return [store = std::move(store), prefix](const std::vector<int64_t>& ranks, int64_t index,
+                                            const std::string& key, double timeout_seconds) {
+    const std::string name = prefix + "/" + key;
+    auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
+    options->timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
+    options->group_name = name;
+    options->global_ranks_in_group.assign(ranks.begin(), ranks.end());
+    return c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<c10d::ProcessGroupNCCL>(
+        c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(index),
+        static_cast<int>(ranks.size()), std::move(options)));
+  };
 }
 
 }  // namespace lins

@@ -1,13 +1,10 @@
-// Transport over NCCL. nccl.cc needs a CUDA build of torch; no_nccl.cc takes its place elsewhere.
+// Groups over NCCL. nccl.cc needs a CUDA build of torch; no_nccl.cc takes its place elsewhere.
 #pragma once
 
-#include <cstdint>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "c10/util/intrusive_ptr.h"
-#include "comm/backend.h"
+#include "comm/c10d_backend.h"
 
 namespace c10d {
 class Store;
@@ -18,11 +15,10 @@ namespace lins {
 // Throws lins::Error where lins was built without CUDA or the machine has no device.
 void CheckNccl();
 
-// Connects the ranks that pass the same key, each on its current CUDA device. Collective among
-// them. Communication kernels run on streams of high priority, so that compute does not starve
-// them.
-std::unique_ptr<Backend> ConnectNccl(const c10::intrusive_ptr<c10d::Store>& store,
-                                     const std::vector<int64_t>& ranks, int64_t index,
-                                     const std::string& key, double timeout_seconds);
+// Groups of ranks that meet in a store under `prefix`, each on its current CUDA device.
+// Communication kernels run on streams of high priority, so that compute does not starve them. What
+// fails or exceeds the time-out is aborted by c10d's watchdog, and raised by lins; unless
+// TORCH_NCCL_ASYNC_ERROR_HANDLING says otherwise, the process goes on.
+C10dGroups NcclGroups(c10::intrusive_ptr<c10d::Store> store, const std::string& prefix);
 
 }  // namespace lins

@@ -11,9 +11,7 @@ void CheckNccl() {
       "against a CUDA build of torch");
 }
 
-std::unique_ptr<Backend> ConnectNccl(const c10::intrusive_ptr<c10d::Store>&,
-                                     const std::vector<int64_t>&, int64_t, const std::string&,
-                                     double) {
+C10dGroups NcclGroups(c10::intrusive_ptr<c10d::Store>, const std::string&) {
   CheckNccl();
   return nullptr;
 }

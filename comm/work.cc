@@ -39,17 +39,30 @@ void Work::State::Fail(const std::string& reason) {
 void Work::State::Finish() {
   try {
     pending->Wait(timeout);
-    context->End(record);
+    if (!waited) context->End(record);
+    waited = asynchronous;
+  } catch (const std::exception& e) {
+    waited = false;
+    Fail(e.what());
+  }
+  if (!waited) pending.reset();
+}
+
+bool Work::State::Confirm() {
+  try {
+    if (!pending->Confirmed()) return false;
   } catch (const std::exception& e) {
     Fail(e.what());
   }
+  waited = false;
   pending.reset();
+  return true;
 }
 
 void Work::Wait() {
   if (state_ == nullptr) return;
   std::lock_guard lock(state_->mutex);
-  if (state_->pending != nullptr) state_->Finish();
+  if (state_->pending != nullptr) state_->Finish();  // again: another stream may be current
   if (!state_->error.empty()) throw Error(state_->error, Error::Kind::kRuntime);
 }
 
@@ -58,6 +71,7 @@ bool Work::Done() const {
   std::unique_lock lock(state_->mutex, std::try_to_lock);
   if (!lock.owns_lock()) return false;  // another thread waits for it
   if (state_->pending == nullptr) return true;
+  if (state_->waited) return state_->Confirm();
   if (!state_->pending->Done()) return false;
   state_->Finish();
   return true;

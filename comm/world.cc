@@ -8,6 +8,7 @@
 #include <future>
 #include <numeric>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 
@@ -105,14 +106,20 @@ std::shared_ptr<World> World::Nccl(c10::intrusive_ptr<c10d::Store> store, int64_
   CheckNccl();
   CheckWorld(rank, size, timeout_seconds);
   const std::string prefix = NewPrefix(*store, rank);
-  auto world = std::shared_ptr<World>(new World(
+  return Nccl(NcclGroups(std::move(store), prefix), c10::DeviceType::CUDA, rank, size,
+              timeout_seconds);
+}
+
+std::shared_ptr<World> World::Nccl(const C10dGroups& groups, c10::DeviceType device, int64_t rank,
+                                   int64_t size, double timeout_seconds) {
+  std::shared_ptr<World> world(new World(
       "nccl", rank, size, timeout_seconds,
-      [store, prefix, timeout_seconds](const std::vector<int64_t>& ranks, int64_t index,
-                                       const Nodes&, const std::string& key) {
-        return ConnectNccl(store, ranks, index, absl::StrCat(prefix, "/", key), timeout_seconds);
+      [groups, device, timeout_seconds](const std::vector<int64_t>& ranks, int64_t index,
+                                        const Nodes&, const std::string& key) {
+        return MakeC10dBackend(groups(ranks, index, key, timeout_seconds), index, device);
       },
       RankContext::Current()));
-  world->device_ = c10::DeviceType::CUDA;
+  world->device_ = device;
   return world;
 }
 
@@ -120,12 +127,24 @@ void World::CheckRunning() const {
   if (shut_down_) throw Error("this world has been shut down", Error::Kind::kRuntime);
 }
 
-Stream& World::Background(Role role) {
+Stream& World::Background(Role role, c10::Device queue) {
   std::lock_guard lock(mutex_);
   CheckRunning();
   std::unique_ptr<Stream>& stream = background_[static_cast<int>(role)];
-  if (!stream) stream = std::make_unique<Stream>(/*concurrent=*/true);
+  if (!stream) {
+    stream = std::make_unique<Stream>(/*concurrent=*/true, queue, std::string(RoleName(role)));
+  }
   return *stream;
+}
+
+void World::CheckCompleted() {
+  if (name_ != "nccl") return;
+  std::vector<Communicator*> all;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [key, comm] : communicators_) all.push_back(comm.get());
+  }
+  for (Communicator* comm : all) comm->CheckCompleted();
 }
 
 Communicator& World::Get(const std::vector<int64_t>& ranks, Role role, Lane lane) {

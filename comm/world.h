@@ -18,8 +18,9 @@
 #include <tuple>
 #include <vector>
 
-#include "c10/core/DeviceType.h"
+#include "c10/core/Device.h"
 #include "c10/util/intrusive_ptr.h"
+#include "comm/c10d_backend.h"
 #include "comm/communicator.h"
 
 namespace c10d {
@@ -48,6 +49,10 @@ class World {
   // As Gloo, over NCCL on the current CUDA device. Throws where lins was built without CUDA.
   static std::shared_ptr<World> Nccl(c10::intrusive_ptr<c10d::Store> store, int64_t rank,
                                      int64_t size, double timeout_seconds);
+  // The same over other groups than NCCL's, of tensors on `device`: how the calls that NCCL would
+  // get are tested without a GPU.
+  static std::shared_ptr<World> Nccl(const C10dGroups& groups, c10::DeviceType device, int64_t rank,
+                                     int64_t size, double timeout_seconds);
 
   ~World();
   int64_t rank() const { return rank_; }
@@ -65,8 +70,12 @@ class World {
   enum class Lane { kCaller, kBackground };
   Communicator& Get(const std::vector<int64_t>& ranks, Role role, Lane lane = Lane::kCaller);
 
-  // Runs tasks in order beside the caller: what launches the later steps of a redistribution.
-  Stream& Background(Role role);
+  // Runs tasks in order beside the caller: what launches the later steps of a redistribution. The
+  // queue of a role is always the same.
+  Stream& Background(Role role, c10::Device queue = c10::Device(c10::kCPU));
+  // Throws the Error of an operation that has failed on a device after it was waited for: what the
+  // host reads from a device is only good after this. Never blocks.
+  void CheckCompleted();
   // Throws once Shutdown has begun.
   void CheckRunning() const;
 

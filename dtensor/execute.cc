@@ -1,15 +1,13 @@
 #include "dtensor/execute.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/Event.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <exception>
 #include <mutex>
 #include <utility>
 
+#include "comm/order_checker.h"
 #include "comm/stream.h"
 #include "comm/trace.h"
 #include "dtensor/plan_run.h"
@@ -33,14 +31,23 @@ struct Execution::State {
   State(std::shared_ptr<const PreparedPlan> p, const at::Tensor& local,
         std::optional<at::Tensor> out, World::Lane lane)
       : plan(std::move(p)), run(std::in_place, *plan, local, std::move(out), lane) {}
+  ~State() {
+    // What the caller's stream allocated is let go when that stream comes after its last use.
+    if (!inputs) return;
+    try {
+      launched.Wait();
+    } catch (...) {  // nobody asks
+    }
+  }
 
   std::mutex mutex;  // held by the thread that waits
   std::shared_ptr<const PreparedPlan> plan;
   std::optional<PlanRun> run;  // none once finished
-  Event launched;              // run is past Launch, by another thread
+  Event launched;              // run is past Launch, by another thread; of a device: has ended
   at::Tensor result;
   std::exception_ptr error;
-  std::optional<c10::Event> ready;  // of a device: when `result` is there
+  // Of a device, until waited for: the caller's tensors, which another stream uses.
+  std::optional<std::pair<at::Tensor, at::Tensor>> inputs;
 
   // The mutex is held.
   void Finish() {
@@ -63,12 +70,8 @@ at::Tensor Execution::Wait() {
   std::lock_guard lock(state_->mutex);
   if (state_->run) state_->Finish();
   if (state_->error) std::rethrow_exception(state_->error);
-  if (state_->ready) {
-    const c10::impl::VirtualGuardImpl device(state_->result.device().type());
-    const c10::Stream current = device.getStream(state_->result.device());
-    state_->ready->block(current);
-    device.recordDataPtrOnStream(state_->result.storage().data_ptr(), current);
-  }
+  state_->launched.Wait();  // again: of a device the current stream waits
+  state_->inputs.reset();
   return state_->result;
 }
 
@@ -76,31 +79,10 @@ bool Execution::Done() const {
   if (!state_) return true;
   std::unique_lock lock(state_->mutex, std::try_to_lock);
   if (!lock.owns_lock()) return false;  // another thread waits for it
-  if (state_->ready && !state_->ready->query()) return false;
-  if (!state_->run) return true;
-  return state_->launched.Done() && state_->run->Done();
+  return state_->launched.Done() && (!state_->run || state_->run->Done());
 }
 
 namespace {
-
-// What a device does in order needs no thread: everything is queued on a stream of its own, which
-// begins after the caller's and whose end Wait makes the caller's wait for.
-void LaunchOnDevice(Execution::State& state, const at::Tensor& local,
-                    const std::optional<at::Tensor>& out) {
-  const c10::impl::VirtualGuardImpl device(local.device().type());
-  const c10::Stream current = device.getStream(local.device());
-  const c10::Stream side = device.getStreamFromGlobalPool(local.device(), /*isHighPriority=*/true);
-  c10::Event begun(local.device().type());
-  begun.record(current);
-  begun.block(side);
-  const c10::StreamGuard on(side);
-  device.recordDataPtrOnStream(local.storage().data_ptr(), side);
-  if (out) device.recordDataPtrOnStream(out->storage().data_ptr(), side);
-  state.run->Launch();
-  state.Finish();
-  state.ready.emplace(local.device().type());
-  state.ready->record(side);
-}
 
 // A collective that begins later, in another thread, is refused here, where the caller is seen.
 void CheckAllowed(const PreparedPlan& plan, const at::Tensor& local) {
@@ -123,15 +105,23 @@ Execution ExecuteAsync(std::shared_ptr<const PreparedPlan> plan, const at::Tenso
   c10::NoGradGuard no_grad;
   const int last = plan->last_communication();
   if (last >= 0) CheckAllowed(*plan, local);
-  const bool device = !local.is_cpu();
+  // What a device does in order needs no thread: all steps are queued at once. The result is
+  // allocated by the caller's stream, which will let it go.
+  const c10::Device queue = QueueOf(local.device());
+  const bool device = last >= 0 && !queue.is_cpu();
+  if (device && !out) out = at::empty(plan->steps().back().sizes, local.options());
   const auto state = std::make_shared<Execution::State>(
       plan, local, out, device ? World::Lane::kCaller : World::Lane::kBackground);
+  if (device) state->inputs.emplace(local, *out);
   try {
     if (last < 0) {
       state->Finish();
-    } else if (device) {
-      LaunchOnDevice(*state, local, out);
-    } else if (Stream& stream = mesh.world().Background(plan->role()); last == 0 && stream.Idle()) {
+    } else if (Stream& stream = mesh.world().Background(plan->role(), queue); device) {
+      state->launched = stream.Run([state] {
+        state->run->Launch();
+        state->Finish();
+      });
+    } else if (last == 0 && stream.Idle()) {
       state->run->Launch();  // nothing is before it, and it needs nobody to go on
     } else {
       state->launched = stream.Run([state] { state->run->Launch(); });

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/order_checker.h"
 #include "mesh/error.h"
 
 namespace lins {
@@ -149,7 +150,11 @@ void PlanRun::End() {
   work_.Wait();
   work_ = Work();
   in_flight_ = false;
-  if (staged_.defined()) Unpack(next_, staged_, step.recv);
+  if (staged_.defined()) {
+    NoteRead(staged_, "unpack", step.info.unit);
+    NoteWrite(next_, "unpack", step.info.unit);
+    Unpack(next_, staged_, step.recv);
+  }
   // After a failure buffers are not given back: the transport may still write to them.
   plan_.staging().Give(std::exchange(packed_, {}));
   plan_.staging().Give(std::exchange(staged_, {}));
@@ -160,11 +165,15 @@ void PlanRun::End() {
 }
 
 void PlanRun::Local(const PreparedStep& step) {
-  if (step.kind == StepKind::kSlice) {
-    const char* begin = Address(value_) + step.from.Begin() * value_.element_size();
-    if (!step.from.IsRun() || begin != Address(next_)) step.from.Extract(value_, next_);
-    return;
+  if (step.kind == StepKind::kSlice && step.from.IsRun() &&
+      Address(value_) + step.from.Begin() * value_.element_size() == Address(next_)) {
+    return;  // it is a part of the value
   }
+  if (!Same(value_, next_)) {
+    NoteRead(value_, step.info.op, step.info.unit);
+    NoteWrite(next_, step.info.op, step.info.unit);
+  }
+  if (step.kind == StepKind::kSlice) return step.from.Extract(value_, next_);
   if (step.op != ReduceOp::kSum) {  // the value itself, on every rank
     if (!Same(value_, next_)) CopyContiguous(next_, value_);
     return;
@@ -193,6 +202,8 @@ void PlanRun::BeginGather(const PreparedStep& step) {
 void PlanRun::BeginScatter(const PreparedStep& step) {
   if (!step.send.in_order) {
     packed_ = Buffer(step.send.numel);
+    NoteRead(value_, "pack", step.info.unit);
+    NoteWrite(packed_, "pack", step.info.unit);
     Pack(value_, packed_, step.send);
   }
   work_ = Comm().ReduceScatter(next_, packed_.defined() ? packed_ : value_, step.op,
@@ -203,6 +214,8 @@ void PlanRun::BeginExchange(const PreparedStep& step) {
   const bool apart = !Overlap(value_, next_);
   if (!step.send.in_order || !apart) {
     packed_ = Buffer(step.send.numel);
+    NoteRead(value_, "pack", step.info.unit);
+    NoteWrite(packed_, "pack", step.info.unit);
     Pack(value_, packed_, step.send);
   }
   if (!step.recv.in_order) staged_ = Buffer(step.recv.numel);

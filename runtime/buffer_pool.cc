@@ -8,11 +8,11 @@ namespace lins {
 
 at::Tensor BufferPool::Lease::As(at::ScalarType dtype, int64_t numel) const {
   const int64_t nbytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
-  return bytes_.narrow(0, 0, nbytes).view(dtype);
+  return block_.tensor.narrow(0, 0, nbytes).view(dtype);
 }
 
 std::shared_ptr<BufferPool::Lease> BufferPool::Acquire(int64_t nbytes) {
-  at::Tensor bytes;
+  StreamMemory::Block block;
   {
     std::lock_guard lock(mutex_);
     stats_.live_bytes += nbytes;
@@ -20,23 +20,30 @@ std::shared_ptr<BufferPool::Lease> BufferPool::Acquire(int64_t nbytes) {
     stats_.peak_leases = std::max(stats_.peak_leases, ++stats_.live_leases);
     auto& list = free_[nbytes];
     if (!list.empty()) {
-      bytes = std::move(list.back());
+      block = std::move(list.back());
       list.pop_back();
     } else {
       stats_.pooled_bytes += nbytes;
     }
   }
-  if (!bytes.defined())
-    bytes = at::empty({nbytes}, at::TensorOptions().dtype(at::kByte).device(device_));
-  return std::make_shared<Lease>(shared_from_this(), std::move(bytes));
+  if (!block.tensor.defined())
+    block = memory_.Allocate(nbytes, at::TensorOptions().dtype(at::kByte).device(device_));
+  return std::make_shared<Lease>(shared_from_this(), std::move(block));
 }
 
-void BufferPool::Return(at::Tensor bytes) {
+BufferPool::~BufferPool() {
+  for (auto& [nbytes, list] : free_) {
+    for (StreamMemory::Block& block : list) memory_.Free(std::move(block));
+  }
+}
+
+void BufferPool::Return(StreamMemory::Block block) {
+  block.last = Event::Here(queue());
   std::lock_guard lock(mutex_);
-  const int64_t nbytes = bytes.numel();
+  const int64_t nbytes = block.tensor.numel();
   stats_.live_bytes -= nbytes;
   --stats_.live_leases;
-  free_[nbytes].push_back(std::move(bytes));
+  free_[nbytes].push_back(std::move(block));
 }
 
 BufferPool::Stats BufferPool::stats() const {

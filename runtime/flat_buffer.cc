@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
+#include "comm/order_checker.h"
 #include "dtensor/execute.h"
 #include "dtensor/staged.h"
 #include "mesh/error.h"
@@ -187,13 +188,19 @@ void FlatBuffer::KeepBetween() {
   if (plan_.policy.between.empty() || StaysWhole() || between_lease_ || !HasMemory()) return;
   const Range r = plan_.between.RangesOf(mesh_.rank())[0];
   between_lease_ = pool_->Acquire((r.second - r.first) * full_.element_size());
-  between_lease_->As(full_.scalar_type(), r.second - r.first)
-      .copy_(full_.narrow(0, r.first, r.second - r.first));
+  between_lease_->Begin();
+  const at::Tensor kept = between_lease_->As(full_.scalar_type(), r.second - r.first);
+  NoteRead(full_, "keep between", unit_);
+  NoteWrite(kept, "keep between", unit_);
+  kept.copy_(full_.narrow(0, r.first, r.second - r.first));
+  kept_between_ = Event::Here(pool_->queue());
 }
 
 void FlatBuffer::Gather() const {
   updated_.Wait();
+  lease_->Begin();
   if (between_lease_) {
+    kept_between_.Wait();
     const at::Tensor piece =
         between_lease_->As(full_.scalar_type(), plan_.between.LocalNumel(mesh_.rank()));
     Execute(*regather_, piece, full_);
@@ -215,6 +222,8 @@ void FlatBuffer::ReleaseMemory() {
 void FlatBuffer::WriteBack() {
   c10::NoGradGuard no_grad;
   const Range p = plan_.param.RangesOf(mesh_.rank())[0];
+  NoteRead(full_, "write back", unit_);
+  NoteWrite(param_, "write back", unit_);
   if (NeedsGather()) param_.copy_(full_.narrow(0, p.first, p.second - p.first));
   if (master_) master_->copy_(full_.narrow(0, optim_begin_, optim_numel_));
 }
@@ -244,6 +253,7 @@ at::Tensor FlatBuffer::Target(size_t i) {
   if (cut && !bucket_.defined()) {
     bucket_lease_ =
         Borrow(plan_.total * c10::elementSize(types_.reduce), "collect the gradients of");
+    bucket_lease_->Begin();
     bucket_ = bucket_lease_->As(types_.reduce, plan_.total);
   }
   return (cut ? bucket_ : grad_)
@@ -256,6 +266,8 @@ void FlatBuffer::AddGradient(size_t i, const at::Tensor& grad) {
   const at::Tensor target = Target(i);
   // Where G is not cut, the gradient adds straight to the accumulated one.
   const bool cut = bucket_.defined();
+  if (!grad.is_sparse()) NoteRead(grad, "add gradient", unit_);
+  NoteWrite(target, "add gradient", unit_);
   const bool holds = cut ? arrived_[i] : (arrived_[i] || (accumulating_ && used_[i]));
   if (grad.is_sparse()) {
     if (!holds) target.zero_();
@@ -293,10 +305,24 @@ at::Tensor FlatBuffer::OptimCopy() const {
   return Part(param_, plan_.param, plan_.optim);
 }
 
+void FlatBuffer::NoteCompute() const {
+  if (HasMemory() && !updating_) NoteRead(full_, "compute", unit_);
+}
+
+void FlatBuffer::NoteOptimizer() const {
+  NoteRead(OptimGrad(), "optimizer", unit_);
+  NoteWrite(OptimParam(), "optimizer", unit_);
+  NoteWrite(OptimCopy(), "optimizer", unit_);
+}
+
 void FlatBuffer::StartUpdate(Lanes& lanes) {
   const bool copies = master_ && !copied_;
   copied_ = false;
-  if (!trainable_ || (!copies && plan_.update.steps.empty())) return;
+  if (!trainable_) return;
+  if (!copies && plan_.update.steps.empty()) {
+    updated_ = Event::Here(pool_->queue());  // the optimizer has written to P itself
+    return;
+  }
   if (!NeedsGather()) {
     Hide(
         "are being updated: this module's next forward waits for that, so does reading them "
@@ -304,7 +330,13 @@ void FlatBuffer::StartUpdate(Lanes& lanes) {
   }
   std::vector<Stage> stages;
   const at::Tensor slice = Part(param_, plan_.param, plan_.optim);
-  if (copies) stages.push_back({{}, [slice, master = *master_] { slice.copy_(master); }});
+  if (copies) {
+    stages.push_back({{}, [this, slice, master = *master_] {
+                        NoteRead(master, "copy master", unit_);
+                        NoteWrite(slice, "copy master", unit_);
+                        slice.copy_(master);
+                      }});
+  }
   if (plan_.family == Family::kPaper && !plan_.update.steps.empty()) {
     stages.push_back({mesh_.Group(plan_.update.steps[0].axes, mesh_.rank()),
                       [this] { BroadcastSlots(plan_.update, param_, mesh_, unit_); }});

@@ -82,7 +82,8 @@ class FlatBuffer {
   bool offloads() const { return offload_; }
   int64_t padding() const { return plan_.total - numel_; }
 
-  // --- P. Gather is for a stream; the rest for the rank's own thread.
+  // --- P. Gather is for a stream; the rest for the rank's own thread. Gather waits for what it
+  // takes memory from, and for values that came by StartUpdate or KeepBetween.
   bool NeedsGather() const { return !plan_.gather.steps.empty(); }
   void TakeMemory();     // before Gather: borrows memory for the whole buffer
   void Gather() const;   // fills it; collective over P's pieces
@@ -113,6 +114,9 @@ class FlatBuffer {
   struct Reduction {
     std::vector<Stage> stages;
     std::optional<size_t> freed;
+    // Of a device, whose stages are over for the host at once: kept by the caller for as long as
+    // the memory shall not be taken for another contribution.
+    std::shared_ptr<BufferPool::Lease> lease = nullptr;
   };
   Reduction FinishMicroBatch(bool last, double divisor);
   void DropContribution();  // after a failure
@@ -134,10 +138,15 @@ class FlatBuffer {
   std::map<std::string, OptimState>& optim_state() { return optim_state_; }
   const std::map<std::string, OptimState>& optim_state() const { return optim_state_; }
   // Brings the updated slice into P of all ranks; collective. Gather comes after what was started.
-  // FinishUpdate waits and makes the parameters readable.
+  // FinishUpdate waits and makes the parameters readable (on a device: by the current stream).
   void StartUpdate(Lanes& lanes);
   void FinishUpdate();
   bool updating() const { return updating_; }
+
+  // For the order checker of tests: compute begins or ends to use the parameters; the optimizer
+  // has read its gradients and written its slice.
+  void NoteCompute() const;
+  void NoteOptimizer() const;
 
   const at::Tensor& param_shard() const { return param_; }
   const at::Tensor& grad_shard() const { return grad_; }
@@ -179,6 +188,7 @@ class FlatBuffer {
   std::shared_ptr<BufferPool::Lease> lease_;
 
   std::shared_ptr<BufferPool::Lease> between_lease_;
+  Event kept_between_;
 
   at::Tensor grad_;  // G, made by the first gradient
   std::optional<at::Tensor> master_;

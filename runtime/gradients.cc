@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "comm/order_checker.h"
 #include "runtime/gradient_norm.h"
 #include "runtime/sharded_model.h"
 
@@ -21,7 +22,9 @@ const ShardedModel::GradSummary& ShardedModel::SummarizeGradients(std::optional<
   // parameters that no rank has a gradient for.
   std::vector<double> mine(GradientNorm::kNumbers, 0);
   for (const FlatBuffer* b : buffers) {
-    if (grads_ready_ && b->CountsOptim()) norm.Add(b->OptimGrad(), mine.data());
+    if (!grads_ready_ || !b->CountsOptim()) continue;
+    NoteRead(b->OptimGrad(), "norm", b->unit());
+    norm.Add(b->OptimGrad(), mine.data());
   }
   for (const FlatBuffer* b : buffers) {
     for (bool used : b->used()) mine.push_back(used ? 1 : 0);
@@ -29,6 +32,7 @@ const ShardedModel::GradSummary& ShardedModel::SummarizeGradients(std::optional<
   at::Tensor all = at::tensor(mine, at::kDouble).to(pool_->device());
   WorldComm().AllReduce(all, norm.op(), {"root", mesh_.AxesToString(mesh_.AllAxes()), ""}).Wait();
   all = all.cpu();
+  mesh_.world().CheckCompleted();
   const double* v = all.const_data_ptr<double>();
   GradSummary s;
   s.norm_type = p;

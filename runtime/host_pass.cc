@@ -1,7 +1,6 @@
 #include "runtime/host_pass.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <array>
 
@@ -21,12 +20,6 @@ void Copy(const Tensors& to, const Tensors& from, std::atomic<int64_t>& bytes) {
   }
 }
 
-// Waits for what the calling thread has queued on a device: then the host may read it.
-void Synchronize(const at::Device& device) {
-  if (device.is_cpu()) return;
-  c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
-}
-
 }  // namespace
 
 at::TensorOptions InHostMemory(at::TensorOptions like) {
@@ -35,7 +28,9 @@ at::TensorOptions InHostMemory(at::TensorOptions like) {
 }
 
 HostPass::HostPass(std::shared_ptr<BufferPool> pool, bool concurrent)
-    : pool_(std::move(pool)), in_(concurrent), out_(concurrent) {}
+    : pool_(std::move(pool)),
+      in_(concurrent, pool_->queue(), "copy in"),
+      out_(concurrent, pool_->queue(), "copy back") {}
 
 void HostPass::Reserve(int64_t chunk_bytes) {
   Release();
@@ -93,7 +88,9 @@ void HostPass::Run(std::vector<Chunk> chunks) {
     if (fetched == chunks.size()) return;
     Buffer& b = staged[to];
     b.device = Place(to, chunks[fetched].arrays);
-    b.in = in_.Run([this, last = b.out, device = b.device, host = chunks[fetched].arrays] {
+    b.in = in_.Run([this, lease = buffers_[to], last = b.out, device = b.device,
+                    host = chunks[fetched].arrays] {
+      lease->Begin();
       last.Wait();
       Copy(device, host, in_bytes_);
     });
@@ -113,10 +110,9 @@ void HostPass::Run(std::vector<Chunk> chunks) {
     chunk.work(b.device);
     b.out = out_.Run([this, device = b.device, host = chunk.arrays] {
       Copy(host, device, out_bytes_);
-      Synchronize(device[0].device());
     });
   }
-  for (const Buffer& b : staged) b.out.Wait();
+  for (const Buffer& b : staged) b.out.Synchronize();  // the host may read them
 }
 
 }  // namespace lins

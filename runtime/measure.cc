@@ -20,8 +20,7 @@ constexpr int64_t kMostRepeats = 32;     // within one sample
 constexpr int64_t kMostPerRound = 16;    // samples between two agreements
 
 c10::Device DeviceOf(const LiveMesh& mesh) {
-  const c10::DeviceType type = mesh.world().device();
-  return type == c10::kCPU ? c10::Device(type) : c10::impl::VirtualGuardImpl(type).getDevice();
+  return c10::impl::VirtualGuardImpl(mesh.world().device()).getDevice();
 }
 
 // Waits for what the calling thread has queued on a device.

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 namespace lins {
@@ -47,9 +48,11 @@ void BroadcastSlots(const RedistributionPlan& plan, const at::Tensor& tensor, co
   const OpInfo info{unit, mesh.AxesToString(axes), ""};
   const int64_t slot = tensor.numel() / comm.size();
   std::vector<Work> works;
+  std::optional<Communicator::Group> together(comm);
   for (int64_t owner = 0; owner < comm.size(); ++owner) {
     works.push_back(comm.Broadcast(tensor.narrow(0, owner * slot, slot), owner, info));
   }
+  together.reset();
   WaitAll(works);
 }
 

@@ -16,7 +16,8 @@ void AllReduceInBuckets(const RedistributionPlan& plan, int64_t bucket_bytes,
                         const at::Tensor& tensor, const LiveMesh& mesh, const std::string& unit);
 
 // `tensor` is cut into a slot for each rank of the group of the plan's broadcasts: each sends its
-// own to the others. Collective over the group, role update; all broadcasts are under way at once.
+// own to the others. Collective over the group, role update; all broadcasts are under way at once,
+// begun as one group where the transport can.
 void BroadcastSlots(const RedistributionPlan& plan, const at::Tensor& tensor, const LiveMesh& mesh,
                     const std::string& unit);
 

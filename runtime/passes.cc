@@ -2,8 +2,10 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/order_checker.h"
 #include "mesh/error.h"
 #include "runtime/autograd_hooks.h"
 #include "runtime/sharded_model.h"
@@ -21,9 +23,23 @@ void ShardedModel::LaunchGather(Unit& unit) {
     todo.push_back(b.get());
   }
   if (todo.empty()) return;
-  unit.gathered = gather_stream_->Run([todo] {
-    for (FlatBuffer* b : todo) b->Gather();
-  });
+  // A unit that is gathered ahead does not wait for compute that the host has queued before.
+  unit.gathered = gather_stream_->Run(
+      [todo, written = std::exchange(written_, {})] {
+        written.Wait();
+        for (FlatBuffer* b : todo) b->Gather();
+      },
+      Stream::After::kNothing);
+}
+
+void ShardedModel::BeginReading(int u) {
+  const bool within = u != 0 && units_[0]->depth > 0;
+  if (!within && !in_backward_ && expected_ == 0) written_ = Event::Here(pool_->queue());
+}
+
+void ShardedModel::NoteCompute(const Unit& unit) const {
+  if (order_checker.load(std::memory_order_relaxed) == nullptr) return;
+  for (const auto& b : unit.buffers) b->NoteCompute();
 }
 
 void ShardedModel::EnsureGathered(Unit& unit) {
@@ -59,9 +75,11 @@ void ShardedModel::ReleaseIfIdle(Unit& unit) {
 void ShardedModel::PreForward(int u) {
   if (in_backward_ && !InsideBackward()) RecoverFromFailure();
   Unit& unit = *units_[u];
+  BeginReading(u);
   ++unit.depth;
   EnsureGathered(unit);
   FinishUpdates(u);
+  NoteCompute(unit);
   if (Verifying()) verification_->NoteParameters(u, in_backward_);
   // A forward inside a backward recomputes activations: there the next unit is the one before.
   Prefetch(u, in_backward_ ? -1 : 1);
@@ -69,6 +87,7 @@ void ShardedModel::PreForward(int u) {
 
 void ShardedModel::PostForward(int u) {
   Unit& unit = *units_[u];
+  NoteCompute(unit);
   unit.depth = std::max(0, unit.depth - 1);  // also called where a forward failed before it began
   ReleaseIfIdle(unit);
   if (u == 0 && unit.depth == 0 && !in_backward_) {
@@ -149,6 +168,7 @@ void ShardedModel::PreBackward(int u) {
   Unit& unit = *units_[u];
   unit.in_backward = true;
   EnsureGathered(unit);
+  NoteCompute(unit);
   if (Verifying()) verification_->NoteParameters(u, /*backward=*/true);
   Prefetch(u, -1);
 }
@@ -156,6 +176,7 @@ void ShardedModel::PreBackward(int u) {
 void ShardedModel::PostBackward(int u) {
   OnBackwardStart();
   Unit& unit = *units_[u];
+  NoteCompute(unit);
   unit.uses = std::max(0, unit.uses - 1);
   unit.in_backward = false;
   ReleaseIfIdle(unit);
@@ -177,10 +198,15 @@ void ShardedModel::OnGradient(int u, FlatBuffer& buffer, size_t param, at::Tenso
   if (u != 0 && buffer.StartsContribution()) {
     // The memory of the next contribution is that of one which has been reduced.
     const size_t limit = options_.gradient_buckets;
-    if (freed_.size() >= limit) freed_[freed_.size() - limit].Wait();
+    if (freed_.size() >= limit) {
+      Freed& oldest = freed_[freed_.size() - limit];
+      oldest.event.Wait();
+      oldest.leases.clear();
+    }
   }
   buffer.AddGradient(param, grad);
   grad.reset();
+  if (!pool_->queue().is_cpu()) gradient_stream_ = CurrentStream(pool_->queue());
 }
 
 void ShardedModel::LaunchReductions() {
@@ -189,27 +215,28 @@ void ShardedModel::LaunchReductions() {
   for (; next_to_reduce_ < reduce_order_.size(); ++next_to_reduce_) {
     Unit& unit = *units_[reduce_order_[next_to_reduce_]];
     if (!unit.complete) return;
-    if (counts_pending_) {
-      counts_pending_ = false;
-      counts_checked_.Wait();
-    }
+    FinishCountCheck();
+    // Gradients are added on the streams of their leaves, and this may be another.
+    if (gradient_stream_) Event::Of(*gradient_stream_).Wait();
     unit.finished = true;
-    Event freed;
+    Freed freed;
     for (const auto& b : unit.buffers) {
       if (!b->trainable()) continue;
       FlatBuffer::Reduction r = b->FinishMicroBatch(last, divisor);
       if (r.stages.empty()) continue;
       const std::vector<Event> done = reduce_lanes_->Run(std::move(r.stages));
-      if (r.freed) freed = done[*r.freed];
+      if (r.freed) freed.event = done[*r.freed];
+      if (r.freed && r.lease) freed.leases.push_back(std::move(r.lease));
       reductions_.push_back(done.back());
     }
-    freed_.push_back(freed);
+    freed_.push_back(std::move(freed));
     if (!options_.overlap && !reductions_.empty()) reductions_.back().Wait();
   }
 }
 
 void ShardedModel::FinishBackward() {
   for (const auto& unit : units_) {
+    if (unit->in_backward) NoteCompute(*unit);
     unit->complete = true;
     unit->uses = 0;
     unit->in_backward = false;

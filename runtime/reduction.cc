@@ -2,7 +2,11 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
+#include "comm/order_checker.h"
+#include "dtensor/plan_cache.h"
 #include "dtensor/staged.h"
 #include "runtime/flat_buffer.h"
 #include "runtime/paper_steps.h"
@@ -20,6 +24,8 @@ void ForEachUnwritten(const std::vector<Window>& windows, const std::vector<bool
   const int64_t end = windows.empty() ? 0 : windows.back().offset + windows.back().numel;
   if (end < total) fn(end, total - end);
 }
+
+constexpr int64_t kAnyRoom = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 
@@ -49,6 +55,7 @@ FlatBuffer::Reduction FlatBuffer::FinishMicroBatch(bool last, double divisor) {
   c->lease = std::move(bucket_lease_);
   c->bucket = std::move(bucket_);
   c->accumulating = accumulating_;
+  if (!pool_->queue().is_cpu()) out.lease = c->lease;
   bucket_lease_.reset();
   bucket_ = at::Tensor();
   std::fill(arrived_.begin(), arrived_.end(), false);
@@ -56,6 +63,7 @@ FlatBuffer::Reduction FlatBuffer::FinishMicroBatch(bool last, double divisor) {
   if (!cut && !last) return out;
   out.stages.push_back({{}, [this, c, cut] {
                           const at::Tensor& target = cut ? c->bucket : grad_;
+                          NoteWrite(target, "zero what has no gradient", unit_);
                           ForEachUnwritten(
                               windows_, c->written, plan_.total,
                               [&](int64_t at, int64_t n) { target.narrow(0, at, n).zero_(); });
@@ -66,7 +74,10 @@ FlatBuffer::Reduction FlatBuffer::FinishMicroBatch(bool last, double divisor) {
     ReducePlanned(c, last, out);
   }
   if (last && divisor != 1)
-    out.stages.push_back({{}, [this, divisor] { OptimGrad().div_(divisor); }});
+    out.stages.push_back({{}, [this, divisor] {
+                            NoteWrite(OptimGrad(), "divide", unit_);
+                            OptimGrad().div_(divisor);
+                          }});
   return out;
 }
 
@@ -83,6 +94,8 @@ void FlatBuffer::ReducePlanned(const Shared& c, bool last, Reduction& out) const
         out.stages);
     out.freed = out.stages.size();
     out.stages.push_back({{}, [this, c, direct] {
+                            NoteRead(c->piece, "accumulate", unit_);
+                            NoteWrite(grad_, "accumulate", unit_);
                             if (c->accumulating) {
                               grad_.add_(c->piece);
                             } else if (!direct) {
@@ -104,11 +117,19 @@ void FlatBuffer::ReducePlanned(const Shared& c, bool last, Reduction& out) const
   AddStages(
       reduce_,
       [this, c] {
-        c->piece = at::empty_like(OptimGrad(), grad_.options().dtype(types_.reduce));
+        // It goes from the stream of the first stage to that of the last.
+        c->piece = mesh_.cache().staging()->Take(OptimGrad().numel(),
+                                                 grad_.options().dtype(types_.reduce), kAnyRoom);
+        NoteRead(grad_, "convert", unit_);
         return StagedTensors{grad_.to(types_.reduce), c->piece};
       },
       out.stages);
-  out.stages.push_back({{}, [this, c] { OptimGrad().copy_(c->piece); }});
+  out.stages.push_back({{}, [this, c] {
+                          NoteRead(c->piece, "convert", unit_);
+                          NoteWrite(OptimGrad(), "convert", unit_);
+                          OptimGrad().copy_(c->piece);
+                          mesh_.cache().staging()->Give(std::exchange(c->piece, {}));
+                        }});
 }
 
 Stage FlatBuffer::SumStage(const RedistributionPlan& plan, const Shared& c) const {
@@ -147,13 +168,20 @@ void FlatBuffer::ReduceAsInPaper(const Shared& c, bool last, Reduction& out) con
   const auto part = [this, c](const Layout& of) { return Part(c->piece, plan_.param, of); };
   if (last) {
     // One rank of those that sum adds what they have accumulated.
-    if (c->accumulating) out.stages.push_back({{}, [this, part] { part(plan_.grad).add_(grad_); }});
+    if (c->accumulating)
+      out.stages.push_back({{}, [this, part] {
+                              NoteRead(grad_, "add accumulated", unit_);
+                              NoteWrite(part(plan_.grad), "add accumulated", unit_);
+                              part(plan_.grad).add_(grad_);
+                            }});
     out.stages.push_back(SumStage(plan_.reduce, c));
   } else {
     out.stages.push_back(SumStage(plan_.accumulate, c));
   }
   out.freed = out.stages.size();
   out.stages.push_back({{}, [this, c, part, last] {
+                          NoteRead(c->piece, "accumulate", unit_);
+                          NoteWrite(last ? OptimGrad() : grad_, "accumulate", unit_);
                           if (last) {
                             OptimGrad().copy_(part(plan_.optim));
                           } else if (c->accumulating) {

@@ -57,12 +57,7 @@ StateTypes TypesOf(const at::Tensor& param, const ShardOptions& o) {
 }  // namespace
 
 ShardedModel::ShardedModel(LiveMesh mesh, ShardOptions options)
-    : mesh_(std::move(mesh)),
-      options_(options),
-      gather_stream_(std::make_shared<Stream>(options.overlap)),
-      reduce_lanes_(std::make_shared<Lanes>(options.overlap)),
-      update_lanes_(std::make_shared<Lanes>(options.overlap)),
-      other_stream_(std::make_shared<Stream>(true)) {
+    : mesh_(std::move(mesh)), options_(options) {
   verification_ = std::make_unique<Verification>(*this);
 }
 
@@ -159,6 +154,11 @@ void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
     }
   }
   if (!pool_) pool_ = std::make_shared<BufferPool>(at::kCPU);
+  const c10::Device queue = pool_->queue();
+  gather_stream_ = std::make_shared<Stream>(options_.overlap, queue, "gather");
+  reduce_lanes_ = std::make_shared<Lanes>(options_.overlap, queue, "reduce");
+  update_lanes_ = std::make_shared<Lanes>(options_.overlap, queue, "update");
+  other_stream_ = std::make_shared<Stream>(true, queue, "other");
   if (options_.cost_model) mesh_.world().CheckAgreement("the plan's collectives", Collectives());
   ConnectGroups();
   for (size_t u = units_.size(); u-- > 1;) reduce_order_.push_back(static_cast<int>(u));
@@ -228,6 +228,7 @@ std::vector<FlatBuffer*> ShardedModel::TrainableBuffers() const {
 }
 
 void ShardedModel::Drain() {
+  if (!other_stream_) return;  // the model was not completed
   gather_stream_->Drain();
   reduce_lanes_->Drain();
   update_lanes_->Drain();

@@ -9,6 +9,10 @@
 // and its own gradients are reduced when one has reached its inputs, or else at the end of the
 // backward.
 //
+// On a device all of this is queued: hooks run ahead of it, and streams wait for each other by
+// events (comm/stream.h). Forward and backward are called on one stream, which is the one to read
+// parameters and gradients on.
+//
 // Order. Collectives of one role run on one stream. Gathers follow the order in which units
 // compute. Reductions follow the static order (units from last to first, the root at the end)
 // whatever order gradients come in, so that all ranks agree even when they use different
@@ -16,6 +20,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <functional>
 #include <memory>
@@ -185,6 +190,10 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void WatchGradients(int unit, FlatBuffer& buffer);
 
   void Drain();
+  // Before parameters are read by a gather: what the caller has written to them between steps (the
+  // optimizer, a checkpoint) comes before.
+  void BeginReading(int unit);
+  void NoteCompute(const Unit& unit) const;
   void LaunchGather(Unit& unit);
   void EnsureGathered(Unit& unit);
   void Prefetch(int from, int direction);
@@ -198,6 +207,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void FinishBackward();
   void RecoverFromFailure();  // a backward that never ended
   void LaunchCountCheck();    // do all ranks have the same number of micro-batches?
+  void FinishCountCheck();    // throws where they do not
   void Register();            // with the rank's context
   bool Verifying() const;
 
@@ -217,12 +227,21 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   std::optional<GradSummary> summary_;
   mutable double grad_scale_ = 1;  // pending
 
+  Event written_;  // for the next gather to wait for
+
   bool in_backward_ = false;
   size_t next_to_reduce_ = 0;  // in reduce_order_
   std::vector<Event> reductions_;
-  std::vector<Event> freed_;  // by unit in the order of reduction: the contribution's memory
+  std::optional<c10::Stream> gradient_stream_;  // of a device: where gradients are added
+  // By unit in the order of reduction: when the contribution's memory is free. On a device the
+  // lease waits here, so that as many contributions as allowed are in flight.
+  struct Freed {
+    Event event;
+    std::vector<std::shared_ptr<BufferPool::Lease>> leases;
+  };
+  std::vector<Freed> freed_;
   std::vector<std::shared_ptr<void>> grad_hooks_;
-  at::Tensor counts_in_, counts_out_;
+  at::Tensor counts_in_, counts_out_, counts_;  // the last one on the host
   Event counts_checked_;
   bool counts_pending_ = false;
 

@@ -2,9 +2,11 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "comm/order_checker.h"
 #include "mesh/error.h"
 #include "runtime/sharded_model.h"
 #include "runtime/verification.h"
@@ -38,21 +40,37 @@ void ShardedModel::EndMicroBatch() {
 
 void ShardedModel::LaunchCountCheck() {
   if (mesh_.size() == 1) return;
-  counts_in_ = at::full({1}, count_, at::TensorOptions().dtype(at::kLong)).to(pool_->device());
-  counts_out_ = at::empty({mesh_.size()}, counts_in_.options());
   counts_pending_ = true;
-  counts_checked_ = other_stream_->Run([this] {
-    WorldComm()
-        .AllGather(counts_out_, counts_in_, {}, {"root", mesh_.AxesToString(mesh_.AllAxes()), ""})
-        .Wait();
-    const at::Tensor all = counts_out_.cpu();
-    if (!all.eq(count_).all().item<bool>()) {
-      throw Error(
-          absl::StrCat("ranks disagree about the number of micro-batches of this step: by rank ",
-                       absl::StrJoin(all.const_data_ptr<int64_t>(),
-                                     all.const_data_ptr<int64_t>() + all.numel(), ", ")));
-    }
-  });
+  // The host will wait for it, so it does not come after the caller's compute.
+  counts_checked_ = other_stream_->Run(
+      [this, count = count_] {
+        if (!counts_in_.defined()) {
+          const auto options = at::TensorOptions().dtype(at::kLong).device(pool_->device());
+          counts_in_ = at::empty({1}, options);
+          counts_out_ = at::empty({mesh_.size()}, options);
+          counts_ = at::empty({mesh_.size()},
+                              options.device(at::kCPU).pinned_memory(!pool_->device().is_cpu()));
+        }
+        counts_in_.fill_(count);
+        WorldComm()
+            .AllGather(counts_out_, counts_in_, {},
+                       {"root", mesh_.AxesToString(mesh_.AllAxes()), ""})
+            .Wait();
+        NoteRead(counts_out_, "micro-batch counts", "root");
+        counts_.copy_(counts_out_, /*non_blocking=*/true);
+      },
+      Stream::After::kNothing);
+}
+
+void ShardedModel::FinishCountCheck() {
+  if (!std::exchange(counts_pending_, false)) return;
+  counts_checked_.Synchronize();
+  mesh_.world().CheckCompleted();
+  const int64_t* counts = counts_.const_data_ptr<int64_t>();
+  if (std::all_of(counts, counts + counts_.numel(), [&](int64_t n) { return n == count_; })) return;
+  throw Error(
+      absl::StrCat("ranks disagree about the number of micro-batches of this step: by rank ",
+                   absl::StrJoin(counts, counts + counts_.numel(), ", ")));
 }
 
 void ShardedModel::CheckComplete() const {
@@ -78,20 +96,24 @@ void ShardedModel::ZeroGrad() {
 
 void ShardedModel::Unshard(const std::vector<int>& list) {
   for (int u : list) {
+    BeginReading(u);
     ++units_[u]->pins;
     EnsureGathered(*units_[u]);
     FinishUpdates(u);
+    NoteCompute(*units_[u]);
   }
 }
 
 void ShardedModel::Reshard(const std::vector<int>& list, bool writeback) {
   for (int u : list) {
     Unit& unit = *units_[u];
+    NoteCompute(unit);
     if (writeback) {
       for (const auto& b : unit.buffers) {
         b->WriteBack();
         b->DropBetween();
       }
+      written_ = Event::Here(pool_->queue());
     }
     --unit.pins;
     ReleaseIfIdle(unit);
@@ -111,6 +133,7 @@ void ShardedModel::BeginUpdate() {
 }
 
 void ShardedModel::LaunchUpdate(FlatBuffer& buffer) {
+  if (order_checker.load(std::memory_order_relaxed) != nullptr) buffer.NoteOptimizer();
   buffer.StartUpdate(*update_lanes_);
   if (!options_.overlap_update || !options_.overlap) buffer.FinishUpdate();
 }

@@ -96,7 +96,9 @@ void BindComm(py::module_& m) {
         py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"));
   };
   over_store("gloo_world", World::Gloo);
-  over_store("nccl_world", World::Nccl);
+  over_store("nccl_world", [](const auto& store, auto rank, auto size, auto timeout) {
+    return World::Nccl(store, rank, size, timeout);
+  });
 
   py::class_<LiveMesh, Mesh>(m, "LiveMesh", py::dynamic_attr(),
                              "A mesh with processes behind it. Made by init_mesh.")

@@ -6,9 +6,11 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "comm/backend.h"
 #include "comm/trace.h"
 #include "mesh/error.h"
 #include "tests/comm/ranks.h"
+#include "tests/comm/recorded_nccl.h"
 #include "tests/comm/sweep.h"
 
 namespace lins {
@@ -53,6 +55,102 @@ TEST(C10dBackend, BitwiseReductionsAreRefused) {
       if (std::string(e.what()).find("not bor") != std::string::npos) return;
     }
     throw Error("no error");
+  });
+}
+
+// Ranks as threads over recorded groups.
+void RunRecorded(testing::NcclRecorder& recorder, int64_t k,
+                 const std::function<void(World&)>& fn) {
+  testing::RunRanks(
+      k,
+      [&](int64_t rank) {
+        RankContext::Scope scope(std::make_shared<RankContext>());
+        fn(*World::Nccl(recorder.Groups(), c10::DeviceType::CPU, rank, k, 20.0));
+      },
+      [&](const char* what) { recorder.hub.Abort(what); });
+}
+
+TEST(C10dBackend, AsksForTheseCalls) {
+  testing::NcclRecorder recorder;
+  RunRecorded(recorder, 3, [&](World& world) {
+    Communicator& c = world.Everyone(Role::kReduce);
+    testing::SweepReduceScatter(c, 7, at::kFloat);
+    testing::SweepAllReduce(c, 7, at::kFloat);
+    testing::SweepBroadcast(c, 7, at::kFloat);
+    recorder.Forget();
+    c.Barrier().Wait();
+    const at::Tensor in = at::ones({3}), out = at::empty({1});
+    c.ReduceScatter(out, in, ReduceOp::kAvg).Wait();
+    EXPECT_EQ(out.item<float>(), 1);
+    const at::Tensor own = at::full({c.index() == 0 ? 2 : 1}, c.index(), at::kFloat);
+    const at::Tensor all = at::empty({4});
+    c.AllGather(all, own, {2, 1, 1}).Wait();
+    EXPECT_TRUE(at::equal(all, at::tensor({0, 0, 1, 2}, at::kFloat)));
+    c.Barrier().Wait();
+    const std::vector<int64_t> group = {0, 1, 2};
+    const auto calls = recorder.Calls(world.rank());
+    ASSERT_GE(calls.size(), 3u);  // sums are sums: no average, no scaled one
+    EXPECT_EQ(calls[calls.size() - 3],
+              (testing::NcclCall{"reduce", group, "_reduce_scatter_base", 12}));
+    EXPECT_EQ(calls[calls.size() - 2], (testing::NcclCall{"reduce", group, "allgather", 16}));
+    EXPECT_EQ(calls.back(), (testing::NcclCall{"reduce", group, "allreduce", 4}));
+  });
+}
+
+TEST(C10dBackend, AGroupOfOperationsIsCoalesced) {
+  testing::NcclRecorder recorder;
+  RunRecorded(recorder, 2, [&](World& world) {
+    Communicator& c = world.Everyone(Role::kUpdate);
+    const at::Tensor x = at::full({2, 3}, c.index(), at::kFloat);
+    std::vector<Work> works;
+    {
+      Communicator::Group together(c);
+      for (int64_t root = 0; root < 2; ++root) works.push_back(c.Broadcast(x[root], root));
+    }
+    for (Work& w : works) w.Wait();
+    EXPECT_TRUE(at::equal(x[0], at::zeros({3})) && at::equal(x[1], at::ones({3})));
+    c.Broadcast(x[0], 0).Wait();
+    const auto calls = recorder.Calls(world.rank());
+    ASSERT_EQ(calls.size(), 3u);
+    EXPECT_EQ(calls[0], (testing::NcclCall{"update", {0, 1}, "broadcast", 12, 1}));
+    EXPECT_EQ(calls[0].coalesced, calls[1].coalesced);
+    EXPECT_EQ(calls[2].coalesced, 0);
+    Communicator::Group empty(c);
+  });
+}
+
+TEST(C10dBackend, AnOperationIsNotWaitedForWithinItsGroup) {
+  testing::NcclRecorder recorder;
+  RunRecorded(recorder, 2, [&](World& world) {
+    Communicator& c = world.Everyone(Role::kUpdate);
+    const at::Tensor x = at::ones({3});
+    Communicator::Group together(c);
+    Work work = c.Broadcast(x, 0);
+    EXPECT_THROW(work.Wait(), Error);
+  });
+}
+
+TEST(C10dBackend, WhatFailsOnTheDeviceIsRaisedByWhoComesNext) {
+  testing::NcclRecorder recorder;
+  recorder.failure = [](const testing::NcclCall& call) {
+    return call.op == "allreduce" ? "watchdog: timed out" : "";
+  };
+  RunRecorded(recorder, 2, [&](World& world) {
+    Communicator& c = world.Everyone(Role::kReduce);
+    const at::Tensor x = at::ones({4}), y = at::ones({8});
+    c.AllReduce(x, ReduceOp::kSum, {"layers.3", "gpu", ""}).Wait();  // the device has yet to run it
+    try {
+      c.AllGather(y, x).Wait();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& e) {
+      for (const char* part : {"all_reduce", "layers.3", "role reduce", "[0, 1]", "sequence 0",
+                               "16 bytes", "elapsed", "watchdog: timed out"}) {
+        EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << part << ": " << e.what();
+      }
+    }
+    c.AllReduce(x, ReduceOp::kSum, {"layers.4", "gpu", ""}).Wait();
+    EXPECT_THROW(world.CheckCompleted(), Error);
+    world.CheckCompleted();  // told once
   });
 }
 

@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "comm/order_checker.h"
+#include "tests/comm/simulated_device.h"
+
 namespace lins {
 namespace {
 
@@ -31,6 +34,31 @@ TEST(BufferPool, ALeaseIsSeenAsATensor) {
   EXPECT_EQ(x.data_ptr(), lease->data());
   EXPECT_EQ(lease->As(at::kDouble, 5).scalar_type(), at::kDouble);
   EXPECT_EQ(pool->Acquire(0)->As(at::kFloat, 0).numel(), 0);
+}
+
+TEST(BufferPool, OnADeviceTheNextTakerWaitsForTheLastUser) {
+  testing::SimulatedDevice device;
+  auto pool = std::make_shared<BufferPool>(at::kCPU);
+  Stream gather(/*concurrent=*/true, pool->queue(), "gather");
+  // Taken by the host ahead of the streams, which use it one after another.
+  const auto use = [&](bool begins) {
+    auto lease = pool->Acquire(64);
+    gather
+        .Run(
+            [&] {
+              if (begins) lease->Begin();
+              NoteWrite(lease->As(at::kByte, 64), "gather", "u");
+            },
+            Stream::After::kNothing)
+        .Wait();
+    NoteRead(lease->As(at::kByte, 64), "compute", "u");
+  };
+  for (int i = 0; i < 3; ++i) use(true);
+  EXPECT_EQ(device.Text(), "");
+  EXPECT_EQ(pool->stats().pooled_bytes, 64);
+  use(false);
+  EXPECT_NE(device.Text().find("does not wait for read by 'compute'"), std::string::npos)
+      << device.Text();
 }
 
 TEST(BufferPool, ALeaseKeepsItsPool) {
