@@ -18,7 +18,7 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/python -m pytest tests/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test test-cpp test-py exhaustive fuzz lint format sanitize asan tsan bench clean distclean
+.PHONY: help setup build demo test test-cpp test-py exhaustive fuzz lint format cuda gpu-check sanitize asan tsan bench clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -55,6 +55,12 @@ lint: setup  ## check style: ruff and clang-format
 format: setup  ## bring all files into style
 	@scripts/lint.sh fix
 
+cuda:  ## build for CUDA in an environment of its own, and run what needs no GPU; no GPU needed
+	@scripts/cuda.sh
+
+gpu-check:  ## on a machine with a GPU: kernels, bandwidth, plans, memory, a step beside FSDP2
+	@scripts/gpu_check.sh
+
 sanitize: asan tsan  ## run the C++ tests under Address-, UndefinedBehavior- and ThreadSanitizer
 
 asan: setup  ## the first two of them, all folders
@@ -70,4 +76,4 @@ clean:  ## remove what was built; .venv stays
 	rm -rf build build-* dist python/lins/*.so
 
 distclean: clean  ## remove .venv and results as well
-	rm -rf .venv bench-results .pytest_cache .hypothesis .ruff_cache
+	rm -rf .venv .venv-cuda gpu-bundle bench-results .pytest_cache .hypothesis .ruff_cache

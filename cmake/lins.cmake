@@ -1,7 +1,9 @@
 # One folder, one library; one folder of tests, one test program.
 
 function(lins_compile_options target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-maybe-uninitialized)  # GCC 12 sees ghosts in InlinedVector
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-maybe-uninitialized>  # GCC 12 sees ghosts in InlinedVector
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall>)
   if(LINS_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${LINS_SANITIZE} -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=${LINS_SANITIZE})

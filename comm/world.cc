@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "comm/backend.h"
 #include "comm/gloo.h"
+#include "comm/host_staged.h"
 #include "comm/nccl.h"
 #include "comm/nodes.h"
 #include "comm/stream.h"
@@ -66,16 +67,22 @@ std::shared_ptr<World> World::Single() {
       new World("single", 0, 1, 60.0, /*factory=*/nullptr, RankContext::Current()));
 }
 
-std::vector<std::shared_ptr<World>> World::Threads(int64_t size, double timeout_seconds) {
+std::vector<std::shared_ptr<World>> World::Threads(int64_t size, double timeout_seconds,
+                                                   c10::DeviceType device) {
   CheckWorld(0, size, timeout_seconds);
   auto hub = std::make_shared<ThreadsHub>();
   std::vector<std::shared_ptr<World>> worlds;
   for (int64_t rank = 0; rank < size; ++rank) {
     worlds.emplace_back(new World(
         "threads", rank, size, timeout_seconds,
-        [hub](const std::vector<int64_t>& ranks, int64_t index, const Nodes& nodes,
-              const std::string& key) { return hub->Join(ranks, index, nodes, key); },
+        [hub, device](const std::vector<int64_t>& ranks, int64_t index, const Nodes& nodes,
+                      const std::string& key) {
+          std::unique_ptr<Backend> host = hub->Join(ranks, index, nodes, key);
+          if (device == c10::DeviceType::CPU) return host;
+          return StageThroughHost(std::move(host), device);
+        },
         std::make_shared<RankContext>(), [hub](const std::string& reason) { hub->Abort(reason); }));
+    worlds.back()->device_ = device;
   }
   return worlds;
 }

@@ -39,8 +39,10 @@ class World {
   static std::shared_ptr<World> Single();
   // `size` ranks of this process that share memory. Give worlds[r] to the thread of rank r, which
   // begins with RankContext::Scope(worlds[r]->context_ptr()): each world has a context of its
-  // own.
-  static std::vector<std::shared_ptr<World>> Threads(int64_t size, double timeout_seconds = 60.0);
+  // own. Tensors are on `device`, which all ranks share, and go by way of the host where it is no
+  // CPU.
+  static std::vector<std::shared_ptr<World>> Threads(int64_t size, double timeout_seconds = 60.0,
+                                                     c10::DeviceType device = c10::DeviceType::CPU);
   // Processes (or threads) that meet in a store. Collective.
   static std::shared_ptr<World> Gloo(c10::intrusive_ptr<c10d::Store> store, int64_t rank,
                                      int64_t size, double timeout_seconds);
@@ -57,7 +59,8 @@ class World {
   int64_t size() const { return size_; }
   double timeout() const { return timeout_; }
   const std::string& backend() const { return name_; }  // "single", "threads", "gloo", "nccl"
-  c10::DeviceType device() const { return device_; }    // of the tensors it communicates
+  // Where tensors must be. A world of one rank takes them anywhere, and says CPU.
+  c10::DeviceType device() const { return device_; }
   RankContext& context() const { return *context_; }
   const std::shared_ptr<RankContext>& context_ptr() const { return context_; }
 

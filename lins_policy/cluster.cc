@@ -29,8 +29,13 @@ absl::Status Cluster::Validate() const {
     return InvalidArgument("quota_bytes=", *quota_bytes,
                            " is more than memory_bytes=", memory_bytes);
   }
-  if (!std::isfinite(flops_per_second) || flops_per_second < 0) {
-    return InvalidArgument("flops_per_second=", flops_per_second, ": legal are 0 and more");
+  for (const auto& [what, rate] :
+       {std::pair<absl::string_view, double>{"flops_per_second", flops_per_second},
+        {"host_bandwidth", host_bandwidth},
+        {"memory_bandwidth", memory_bandwidth}}) {
+    if (!std::isfinite(rate) || rate < 0) {
+      return InvalidArgument(what, "=", rate, ": legal are 0 and more");
+    }
   }
   if (!profile) return InvalidArgument("a cluster needs a profile");
   if (nodes > 1 && profile->gpus_per_node() != gpus_per_node) {

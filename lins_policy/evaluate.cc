@@ -35,6 +35,8 @@ void Add(const PlanCost& x, PlanCost& sum) {
   sum.extra_micro_batch += x.extra_micro_batch;
   sum.compute += x.compute;
   sum.exposed += x.exposed;
+  sum.update.optimizer += x.update.optimizer;
+  sum.update.offload += x.update.offload;
 }
 
 }  // namespace
@@ -75,7 +77,15 @@ Evaluator::Evaluator(const ModelSpec& spec, const Cluster& cluster, const PlanSe
       pricer_(std::move(mesh), cluster_.profile.get(), share_.training.sizes, settings.family,
               settings.bucket_bytes) {}
 
-PlanCost Evaluator::FromPrice(size_t i, const UnitPrice& price) const {
+OptimizerSeconds Evaluator::Update(size_t i, const Policy& policy) const {
+  return OptimizerSecondsOf(
+      PaddedTotal(share_.units[i].trainable(), mesh()) / Product(policy.optim),
+      share_.training.sizes, settings_.memory.offload, cluster_.memory_bandwidth,
+      cluster_.host_bytes_per_second());
+}
+
+PlanCost Evaluator::FromPrice(size_t i, const UnitPrice& price,
+                              const OptimizerSeconds& update) const {
   const Unit& unit = share_.units[i];
   const int64_t m = settings_.micro_batches;
   PlanCost out;
@@ -86,6 +96,8 @@ PlanCost Evaluator::FromPrice(size_t i, const UnitPrice& price) const {
       static_cast<double>(unit.repeat) * (s.gather + s.regather + s.scatter + s.accumulate);
   const ComputeSeconds c = ComputeOf(unit, share_.training.recompute, cluster_.flops());
   out.compute = static_cast<double>(m * unit.repeat) * (c.forward + c.backward);
+  out.update = {static_cast<double>(unit.repeat) * update.optimizer,
+                static_cast<double>(unit.repeat) * update.offload};
 
   const bool first = i == 0, last = i + 1 == share_.units.size();
   const auto exposed = [&](Edge edge) {
@@ -112,7 +124,7 @@ absl::Status Evaluator::CheckFinite(const PlanCost& cost) const {
 
 absl::StatusOr<PlanCost> Evaluator::CostOfUnit(size_t i, const Policy& policy) {
   LINS_ASSIGN_OR_RETURN(const UnitPrice price, pricer_.Price(share_.units[i], policy));
-  const PlanCost cost = FromPrice(i, price);
+  const PlanCost cost = FromPrice(i, price, Update(i, policy));
   LINS_RETURN_IF_ERROR(CheckFinite(cost));
   return cost;
 }
@@ -137,7 +149,9 @@ absl::StatusOr<std::vector<UnitPrice>> Evaluator::Prices(const std::vector<Polic
 absl::StatusOr<PlanCost> Evaluator::Cost(const std::vector<Policy>& policies) {
   LINS_ASSIGN_OR_RETURN(const std::vector<UnitPrice> prices, Prices(policies));
   PlanCost sum;
-  for (size_t i = 0; i < prices.size(); ++i) Add(FromPrice(i, prices[i]), sum);
+  for (size_t i = 0; i < prices.size(); ++i) {
+    Add(FromPrice(i, prices[i], Update(i, policies[i])), sum);
+  }
   LINS_RETURN_IF_ERROR(CheckFinite(sum));
   return sum;
 }
@@ -155,7 +169,7 @@ absl::StatusOr<double> Evaluator::LeastCost(const Policy& policy) {
   for (size_t i = 0; i < share_.units.size(); ++i) {
     LINS_ASSIGN_OR_RETURN(const UnitPrice price,
                           pricer_.PriceOfMicroBatch(share_.units[i], policy));
-    Add(FromPrice(i, price), sum);
+    Add(FromPrice(i, price, {}), sum);
   }
   return sum.Of(settings_.objective);
 }

@@ -23,6 +23,8 @@ class Evaluator {
   absl::StatusOr<PlanCost> Cost(const std::vector<Policy>& policies);
   // Of one copy of each unit, as Cost() adds them up.
   absl::StatusOr<std::vector<Moments<double>>> Seconds(const std::vector<Policy>& policies);
+  // The optimizer on one copy of unit i.
+  OptimizerSeconds Update(size_t i, const Policy& policy) const;
   // What Cost() cannot be below, without planning its reductions and updates.
   absl::StatusOr<double> LeastCost(const Policy& policy);
   MemoryItems Memory(const std::vector<Policy>& policies) const;
@@ -42,7 +44,7 @@ class Evaluator {
             ModelSpec share, Mesh mesh);
   absl::StatusOr<std::vector<UnitPrice>> Prices(const std::vector<Policy>& policies);
   absl::Status CheckFinite(const PlanCost& cost) const;
-  PlanCost FromPrice(size_t i, const UnitPrice& price) const;
+  PlanCost FromPrice(size_t i, const UnitPrice& price, const OptimizerSeconds& update) const;
 
   ModelSpec spec_;
   Cluster cluster_;

@@ -72,22 +72,26 @@ ReportTable PlacementTable(const Plan& plan, const std::vector<CountedCollective
       held.param += u.repeat * m.param;
       held.grad += u.repeat * m.grad;
       held.optim += u.repeat * m.optim;
+      held.host_optim += u.repeat * m.host_optim;
     }
     for (const CountedCollective& c : all) {
       if (std::find(units.begin(), units.end(), c.unit) != units.end()) of_group.push_back(c);
     }
     const UnitLayouts at = MakeUnitLayouts(policy, plan.mesh.size(), plan.mesh);
-    const auto row = [&](const char* state, const Factors& f, const Layout& layout, int64_t bytes,
-                         std::initializer_list<absl::string_view> terms) {
+    const auto row = [&](const char* state, const Factors& f, const Layout& layout,
+                         const std::string& bytes, std::initializer_list<absl::string_view> terms) {
       double seconds;
       const std::string main = MainCollective(of_group, terms, seconds);
       table.rows.push_back({table.rows.size() % 3 == 0 ? UnitNames(plan, units) : "", state,
-                            FactorsToString(f), layout.ToString(), FormatBytes(bytes), main,
+                            FactorsToString(f), layout.ToString(), bytes, main,
                             FormatSeconds(seconds)});
     };
-    row("P", policy.param, at.param, held.param, {"T_p"});
-    row("G", policy.grad, at.grad, held.grad, {"T_g"});
-    row("OS", policy.optim, at.optim, held.optim, {"T_os0", "T_os1"});
+    row("P", policy.param, at.param, FormatBytes(held.param), {"T_p"});
+    row("G", policy.grad, at.grad, FormatBytes(held.grad), {"T_g"});
+    row("OS", policy.optim, at.optim,
+        plan.settings.memory.offload ? FormatBytes(held.host_optim) + " in host memory"
+                                     : FormatBytes(held.optim),
+        {"T_os0", "T_os1"});
   }
   return table;
 }
@@ -109,6 +113,12 @@ ReportTable CostTable(const Plan& plan, double simulated) {
   row("communication", c.seconds.total(), c.bytes.total());
   table.rows.push_back({"compute", FormatSeconds(c.compute), ""});
   table.rows.push_back({"exposed communication", FormatSeconds(c.exposed), ""});
+  if (c.update.optimizer > 0) {
+    table.rows.push_back({"optimizer", FormatSeconds(c.update.optimizer), ""});
+  }
+  if (plan.settings.memory.offload) {
+    table.rows.push_back({"to and from host memory", FormatSeconds(c.update.offload), ""});
+  }
   table.rows.push_back({"step", FormatSeconds(c.step()), ""});
   table.rows.push_back({"step, simulated as events", FormatSeconds(simulated), ""});
   return table;
@@ -128,6 +138,11 @@ ReportTable MemoryTable(const Plan& plan) {
   table.rows.push_back({plan.fits() ? "slack" : "missing",
                         FormatBytes(std::abs(plan.slack_bytes())),
                         Percent(std::abs(static_cast<double>(plan.slack_bytes())), cap)});
+  if (plan.settings.memory.offload) {
+    table.rows.push_back({"optim in host memory", FormatBytes(plan.memory.host_optim), ""});
+    table.rows.push_back({"of all GPUs of a node",
+                          FormatBytes(plan.cluster.gpus_per_node * plan.memory.host_optim), ""});
+  }
   return table;
 }
 
@@ -205,6 +220,17 @@ std::vector<std::string> Warnings(const Plan& plan, const std::vector<Alternativ
         "micro-batch are too few to hide it; longer sequences or larger micro-batches would",
         FormatSeconds(plan.cost.exposed), FormatSeconds(plan.cost.compute), plan.spec.tokens()));
   }
+  if (plan.settings.memory.offload) {
+    MemoryOptions on_device = plan.settings.memory;
+    on_device.offload = false;
+    const int64_t needed = MemoryOf(plan.share, plan.policies, plan.mesh, on_device).total();
+    if (needed <= plan.cap_bytes) {
+      out.push_back(
+          absl::StrFormat("this placement fits without offload (%s of %s), which saves %s a step",
+                          FormatBytes(needed), FormatBytes(plan.cap_bytes),
+                          FormatSeconds(plan.cost.update.longer() - plan.cost.update.optimizer)));
+    }
+  }
   if (plan.cluster.profile->source() == "model") {
     out.push_back(absl::StrCat("profile '", plan.cluster.profile->name(),
                                "' is a model of link speeds, not a measurement"));
@@ -273,6 +299,14 @@ absl::StatusOr<Report> Explain(const Plan& plan) {
   report.tables = {PlacementTable(plan, collectives), CostTable(plan, simulation.step),
                    MemoryTable(plan), AlternativesTable(plan, presets)};
   report.notes.push_back(absl::StrCat("chosen: ", plan.reason));
+  if (plan.settings.memory.offload) {
+    report.notes.push_back(absl::StrCat(
+        "offload: OS in host memory, over a link of ",
+        FormatBytes(static_cast<int64_t>(plan.cluster.host_bytes_per_second())), "/s",
+        plan.cluster.host_bandwidth > 0 ? ""
+                                        : ", which is assumed (PCIe generation 4, 16 lanes), not "
+                                          "measured: host_bandwidth says another"));
+  }
   for (const auto& [term, why] : Extrapolated(collectives)) {
     report.notes.push_back(absl::StrCat(term, " is extrapolated: ", why));
   }

@@ -15,12 +15,16 @@ constexpr char kPayload[] = "lins/infeasible";
 
 using Sized = std::pair<std::string, int64_t>;
 
-// Fewer micro-batch sequences, recomputation, more nodes: the least memory after each change.
+// Recomputation, OS in host memory, fewer sequences at once, more nodes: the least memory after
+// each change.
 std::vector<std::string> Suggestions(const ModelSpec& spec, const Cluster& cluster,
                                      const PlanSettings& settings, int64_t cap) {
   std::vector<std::string> out;
-  const auto attempt = [&](const ModelSpec& s, const Cluster& c, absl::string_view what) {
-    auto scales = MakeScales(s, c, settings);
+  const auto attempt = [&](const ModelSpec& s, const Cluster& c, absl::string_view what,
+                           bool offload = false) {
+    PlanSettings changed = settings;
+    changed.memory.offload |= offload;
+    auto scales = MakeScales(s, c, changed);
     if (!scales.ok()) return;
     const int64_t needed = LeastMemory(*scales).total();
     if (needed <= cap) out.push_back(absl::StrFormat("%s: needs %d bytes", what, needed));
@@ -29,6 +33,12 @@ std::vector<std::string> Suggestions(const ModelSpec& spec, const Cluster& clust
   recomputing.training.recompute = Recompute::kFull;
   const bool can_recompute = spec.training.recompute != Recompute::kFull;
   if (can_recompute) attempt(recomputing, cluster, "recompute='full'");
+  if (!settings.memory.offload) {
+    attempt(spec, cluster, "offload=True", true);
+    if (can_recompute && out.empty()) {
+      attempt(recomputing, cluster, "recompute='full', offload=True", true);
+    }
+  }
   const size_t before_batches = out.size();
   for (int64_t b = spec.training.micro_batch / 2; b >= 1 && out.size() == before_batches; b /= 2) {
     attempt(*spec.WithMicroBatch(b), cluster, absl::StrFormat("micro_batch=%d", b));

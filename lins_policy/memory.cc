@@ -16,6 +16,7 @@ std::vector<std::pair<absl::string_view, int64_t>> MemoryItems::List() const {
   return {{"param", param},
           {"grad", grad},
           {"optim", optim},
+          {"staging", staging},
           {"gathered", gathered},
           {"buckets", buckets},
           {"fp32_copies", fp32_copies},
@@ -46,7 +47,7 @@ UnitMemory MemoryOfUnit(const Unit& unit, const Policy& policy, const Mesh& mesh
   UnitMemory m;
   m.param = all / p * sizes.param;
   m.grad = trainable / g * sizes.grad;
-  m.optim = trainable / o * (sizes.master + sizes.moments);
+  (options.offload ? m.host_optim : m.optim) = trainable / o * (sizes.master + sizes.moments);
   if (options.fp32_gradient_copy) m.owned_fp32 = trainable / o * 4;
   if (p > 1 && !policy.between.empty()) m.kept = all / Product(policy.between) * sizes.param;
   if (p > 1) m.gathered = all * sizes.param;
@@ -66,6 +67,11 @@ MemoryItems FixedMemory(const ModelSpec& spec, const Mesh& mesh, const MemoryOpt
     const bool full = spec.training.recompute == Recompute::kFull;
     m.activations += spec.in_flight * u.repeat * (full ? u.boundary_bytes : u.activation_bytes);
     if (full) recomputed = std::max(recomputed, u.activation_bytes);
+    if (options.offload) {
+      const StateSizes& sizes = spec.training.sizes;
+      const int64_t os = PaddedTotal(u.trainable(), mesh) * (sizes.master + sizes.moments);
+      m.staging = std::max(m.staging, StagingBytes(os, options.offload_chunk_bytes));
+    }
   }
   m.activations += recomputed;
   m.logits = spec.logits_bytes;
@@ -84,6 +90,7 @@ MemoryItems MemoryOf(const ModelSpec& spec, const std::vector<Policy>& policies,
     m.param += u.repeat * x.param;
     m.grad += u.repeat * x.grad;
     m.optim += u.repeat * x.optim;
+    m.host_optim += u.repeat * x.host_optim;
     m.fp32_copies += u.repeat * x.owned_fp32;
     m.gathered += u.repeat * x.kept;
     m.buckets += u.repeat * x.collected;

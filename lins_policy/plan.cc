@@ -38,7 +38,8 @@ absl::Status PlanSettings::Validate() const {
       {"gathered_units", memory.gathered_units, 1, kMostUnits},
       {"gradient_buckets", memory.gradient_buckets, 0, kMostUnits},
       {"communicator_bytes", memory.communicator_bytes, 0, kMostItem},
-      {"correction_bytes", memory.correction_bytes, -kMostItem, kMostItem}};
+      {"correction_bytes", memory.correction_bytes, -kMostItem, kMostItem},
+      {"offload_chunk_bytes", memory.offload_chunk_bytes, 1, kMostItem}};
   for (const auto& [name, value, least, most] : ranges) {
     if (value < least || value > most) {
       return InvalidArgument(name, "=", value, ": legal are ", least, " to ", most);

@@ -20,7 +20,7 @@ namespace lins {
 
 enum class Objective {
   kComm,  // seconds of communication, as if nothing ran beside it
-  kStep,  // exposed seconds of communication (step_time.h)
+  kStep,  // exposed seconds of communication (step_time.h), and those of the update
 };
 absl::StatusOr<Objective> ParseObjective(absl::string_view name);
 absl::string_view ObjectiveName(Objective objective);
@@ -59,10 +59,14 @@ struct PlanCost {
   CostTerms<int64_t> bytes;         // received by the worst rank
   double extra_micro_batch = 0;     // seconds of communication that one more would add
   double compute = 0, exposed = 0;  // seconds of a step
-  double step() const { return compute + exposed; }
+  // Of the update: over the device's memory, where its bandwidth is given, and over the link to the
+  // host with offload. The longer of the two hides the other.
+  OptimizerSeconds update = {};
+  double step() const { return compute + exposed + update.longer(); }
   // What the objective counts.
   double Of(Objective objective) const {
-    return objective == Objective::kComm ? seconds.total() : exposed;
+    return objective == Objective::kComm ? seconds.total() + update.offload
+                                         : exposed + update.longer();
   }
 };
 

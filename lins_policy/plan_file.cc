@@ -35,6 +35,8 @@ nlohmann::json CostToJson(const PlanCost& c) {
           {"extra_micro_batch", c.extra_micro_batch},
           {"compute", c.compute},
           {"exposed", c.exposed},
+          {"optimizer", c.update.optimizer},
+          {"offload", c.update.offload},
           {"step", c.step()}};
 }
 
@@ -91,6 +93,8 @@ PlanCost CostFromJson(const JsonPlace& json) {
   c.extra_micro_batch = json.At("extra_micro_batch").Number();
   c.compute = json.At("compute").Number();
   c.exposed = json.At("exposed").Number();
+  if (json.Has("optimizer")) c.update.optimizer = json.At("optimizer").Number();
+  if (json.Has("offload")) c.update.offload = json.At("offload").Number();
   return c;
 }
 
@@ -163,6 +167,9 @@ absl::StatusOr<std::string> PlanToJson(const Plan& plan) {
                             {"slack_bytes", plan.slack_bytes()},
                             {"reason", plan.reason},
                             {"alternatives", AlternativesToJson(plan)}};
+  if (plan.settings.memory.offload) {
+    content["host_memory"] = {{"optim", plan.memory.host_optim}};
+  }
   content["digest"] = Digest(DumpJson(content));
   return DumpJson(content, 1) + "\n";
 }
@@ -225,10 +232,12 @@ absl::StatusOr<Plan> PlanFromJson(absl::string_view text, absl::string_view what
   const int64_t memory = root.At("memory").At("total").Int(-kMost, kMost);
   LINS_RETURN_IF_ERROR(status);
   if (!Near(cost.seconds.total(), plan.cost.seconds.total()) ||
-      !Near(cost.exposed, plan.cost.exposed) || memory != plan.memory.total()) {
+      !Near(cost.exposed, plan.cost.exposed) ||
+      !Near(cost.update.longer(), plan.cost.update.longer()) || memory != plan.memory.total()) {
     return InvalidArgument(what, " says ", cost.seconds.total(), " s, exposed ", cost.exposed,
-                           " s, and ", memory, " bytes; this version of lins prices it at ",
-                           plan.cost.seconds.total(), " s, ", plan.cost.exposed, " s and ",
+                           " s, update ", cost.update.longer(), " s, and ", memory,
+                           " bytes; this version of lins prices it at ", plan.cost.seconds.total(),
+                           " s, ", plan.cost.exposed, " s, ", plan.cost.update.longer(), " s and ",
                            plan.memory.total(), " bytes: solve again");
   }
   return plan;

@@ -78,6 +78,8 @@ nlohmann::json ClusterToJson(const Cluster& c) {
                         {"flops_per_second", c.flops_per_second},
                         {"tensor_parallel", c.tensor_parallel},
                         {"pipeline_parallel", c.pipeline_parallel},
+                        {"host_bandwidth", c.host_bandwidth},
+                        {"memory_bandwidth", c.memory_bandwidth},
                         {"profile", nlohmann::json::parse(c.profile->ToJson())}};
   if (c.quota_bytes) out["quota_bytes"] = *c.quota_bytes;
   return out;
@@ -91,6 +93,9 @@ Cluster ClusterFromJson(const JsonPlace& json) {
   c.flops_per_second = json.At("flops_per_second").Number();
   c.tensor_parallel = json.At("tensor_parallel").Int(1, kMost);
   c.pipeline_parallel = json.At("pipeline_parallel").Int(1, kMost);
+  // Plans of before there was an offload have none of it.
+  if (json.Has("host_bandwidth")) c.host_bandwidth = json.At("host_bandwidth").Number();
+  if (json.Has("memory_bandwidth")) c.memory_bandwidth = json.At("memory_bandwidth").Number();
   if (json.Has("quota_bytes")) c.quota_bytes = json.At("quota_bytes").Int(1, kMost);
   const JsonPlace profile = json.At("profile");
   if (profile.value() == nullptr) return c;
@@ -123,7 +128,9 @@ nlohmann::json SettingsToJson(const PlanSettings& s) {
                           {"fp32_gradient_copy", s.memory.fp32_gradient_copy ? 1 : 0},
                           {"communicator_bytes", s.memory.communicator_bytes},
                           {"margin", s.memory.margin},
-                          {"correction_bytes", s.memory.correction_bytes}}},
+                          {"correction_bytes", s.memory.correction_bytes},
+                          {"offload", s.memory.offload ? 1 : 0},
+                          {"offload_chunk_bytes", s.memory.offload_chunk_bytes}}},
                         {"overlap",
                          {{"prefetch", s.overlap.prefetch},
                           {"overlap", s.overlap.overlap ? 1 : 0},
@@ -151,6 +158,10 @@ PlanSettings SettingsFromJson(const JsonPlace& json) {
               .communicator_bytes = m.At("communicator_bytes").Int(0, kMost),
               .margin = m.At("margin").Number(),
               .correction_bytes = m.At("correction_bytes").Int(-kMost, kMost)};
+  if (m.Has("offload")) s.memory.offload = Flag(m.At("offload"));
+  if (m.Has("offload_chunk_bytes")) {
+    s.memory.offload_chunk_bytes = m.At("offload_chunk_bytes").Int(1, kMost);
+  }
   const JsonPlace o = json.At("overlap");
   s.overlap = {.prefetch = o.At("prefetch").Int(0, kMost),
                .overlap = Flag(o.At("overlap")),

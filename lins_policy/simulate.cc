@@ -37,6 +37,7 @@ class StepSimulator {
     for (const SimulatedUnit& u : units_) {
       result_.compute +=
           static_cast<double>(micro_batches_) * (u.compute.forward + u.compute.backward);
+      result_.optimizer += u.optimizer;
     }
     for (SimulatedEvent& e : result_.events) {
       e.start -= begin;
@@ -200,6 +201,12 @@ class StepSimulator {
   }
 
   void Optimizer() {
+    for (const SimulatedUnit& u : units_) {
+      if (u.optimizer <= 0) continue;
+      result_.events.push_back(
+          {u.name, "optimizer", micro_batches_ - 1, now_, now_ + u.optimizer, false});
+      now_ += u.optimizer;
+    }
     for (int64_t i = 0; i < n_; ++i) {
       const double seconds = units_[i].seconds.update;
       updated_[i] = seconds == 0;
@@ -242,9 +249,10 @@ absl::StatusOr<Simulation> Simulate(const Plan& plan) {
     const Unit& u = plan.share.units[i];
     const ComputeSeconds compute =
         ComputeOf(u, plan.share.training.recompute, plan.cluster.flops());
+    const double optimizer = evaluator.Update(i, plan.policies[i]).longer();
     for (int64_t copy = 0; copy < u.repeat; ++copy) {
-      units.push_back(
-          {u.repeat > 1 ? absl::StrCat(u.name, ".", copy) : u.name, seconds[i], compute});
+      units.push_back({u.repeat > 1 ? absl::StrCat(u.name, ".", copy) : u.name, seconds[i], compute,
+                       optimizer});
     }
   }
   return SimulateStep(units, plan.settings.micro_batches, plan.cluster.overlap_slowdown(),

@@ -144,6 +144,9 @@ absl::StatusOr<Report> Diff(const Plan& a, const Plan& b) {
   seconds("communication", a.cost.seconds.total(), b.cost.seconds.total());
   seconds("exposed", a.cost.exposed, b.cost.exposed);
   seconds("compute", a.cost.compute, b.cost.compute);
+  const OptimizerSeconds &u = a.cost.update, &v = b.cost.update;
+  if (u.optimizer > 0 || v.optimizer > 0) seconds("optimizer", u.optimizer, v.optimizer);
+  if (u.offload > 0 || v.offload > 0) seconds("to and from host memory", u.offload, v.offload);
   seconds("step", a.cost.step(), b.cost.step());
   report.tables.push_back(std::move(cost));
 
@@ -158,6 +161,10 @@ absl::StatusOr<Report> Diff(const Plan& a, const Plan& b) {
   memory.rows.push_back(
       {"total", FormatBytes(a.memory.total()), FormatBytes(b.memory.total()),
        Change(static_cast<double>(a.memory.total()), static_cast<double>(b.memory.total()))});
+  if (const int64_t x = a.memory.host_optim, y = b.memory.host_optim; x > 0 || y > 0) {
+    memory.rows.push_back({"optim in host memory", FormatBytes(x), FormatBytes(y),
+                           Change(static_cast<double>(x), static_cast<double>(y))});
+  }
   report.tables.push_back(std::move(memory));
   return report;
 }

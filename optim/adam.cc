@@ -4,52 +4,24 @@
 
 #include "mesh/simd.h"
 #include "optim/blocks.h"
+#include "optim/on_device.h"
 #include "optim/sqrt.h"
 
 namespace lins {
 namespace {
 
 template <typename T>
-struct Constants {
-  T decay, l2, weight1, beta2, weight2, step_size, correction2, eps;
-  bool near;  // exp_avg stays nearer to itself than to the gradient: weight1 counts from there
-};
-
-template <typename T>
-Constants<T> Prepare(const AdamOptions& a, int64_t step) {
-  const double correction1 = 1 - std::pow(a.beta1, static_cast<double>(step));
-  const double correction2 = 1 - std::pow(a.beta2, static_cast<double>(step));
-  const T weight1 = static_cast<T>(1 - a.beta1);
-  const bool near = weight1 < T{0.5};
-  return {static_cast<T>(a.decoupled ? 1 - a.lr * a.weight_decay : 1),
-          static_cast<T>(a.decoupled ? 0 : a.weight_decay),
-          near ? weight1 : weight1 - 1,
-          static_cast<T>(a.beta2),
-          static_cast<T>(1 - a.beta2),
-          static_cast<T>(-(a.lr / correction1)),
-          static_cast<T>(std::sqrt(correction2)),
-          static_cast<T>(a.eps),
-          near};
-}
-
-// Fused multiply-adds stand where ATen's vectorised lerp, add and addcmul have them: results equal
-// torch's bit for bit on machines with the instruction.
-template <typename T>
-[[gnu::always_inline]] inline void MomentsOf(const Constants<T>& c, int64_t n,
+[[gnu::always_inline]] inline void MomentsOf(const AdamConstants<T>& c, int64_t n,
                                              const T* __restrict grad, T* __restrict m,
                                              T* __restrict v) {
-  for (int64_t i = 0; i < n; ++i) {
-    const T g = grad[i];
-    m[i] = std::fma(c.weight1, g - m[i], c.near ? m[i] : g);
-    v[i] = std::fma(c.weight2 * g, g, v[i] * c.beta2);
-  }
+  for (int64_t i = 0; i < n; ++i) AdamMoments(c, grad[i], m[i], v[i]);
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void DecayedOf(const Constants<T>& c, int64_t n,
+[[gnu::always_inline]] inline void DecayedOf(const AdamConstants<T>& c, int64_t n,
                                              const T* __restrict grad, const T* __restrict p,
                                              T* __restrict out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = std::fma(p[i], c.l2, grad[i]);
+  for (int64_t i = 0; i < n; ++i) out[i] = AdamDecayed(c, grad[i], p[i]);
 }
 
 template <typename T>
@@ -58,38 +30,49 @@ template <typename T>
 }
 
 template <typename T>
-[[gnu::always_inline]] inline void ParametersOf(const Constants<T>& c, int64_t n, T* __restrict p,
-                                                const T* __restrict m, const T* __restrict root) {
-  for (int64_t i = 0; i < n; ++i) {
-    const T denom = root[i] / c.correction2 + c.eps;
-    p[i] = p[i] * c.decay + c.step_size * m[i] / denom;
-  }
+[[gnu::always_inline]] inline void ParametersOf(const AdamConstants<T>& c, int64_t n,
+                                                T* __restrict p, const T* __restrict m,
+                                                const T* __restrict root) {
+  for (int64_t i = 0; i < n; ++i) p[i] = AdamParameter(c, p[i], m[i], root[i]);
 }
 
 // The same from squares, with their roots to nearest.
 template <typename T>
-[[gnu::always_inline]] inline void FusedParametersOf(const Constants<T>& c, int64_t n,
+[[gnu::always_inline]] inline void FusedParametersOf(const AdamConstants<T>& c, int64_t n,
                                                      T* __restrict p, const T* __restrict m,
                                                      const T* __restrict squares) {
+  for (int64_t i = 0; i < n; ++i) p[i] = AdamParameter(c, p[i], m[i], std::sqrt(squares[i]));
+}
+
+// All of it in one loop, where squares are v and nothing is decayed into the gradient.
+template <typename T>
+[[gnu::always_inline]] inline void FusedOf(const AdamConstants<T>& c, int64_t n,
+                                           const T* __restrict grad, T* __restrict p,
+                                           T* __restrict m, T* __restrict v) {
   for (int64_t i = 0; i < n; ++i) {
-    const T denom = std::sqrt(squares[i]) / c.correction2 + c.eps;
-    p[i] = p[i] * c.decay + c.step_size * m[i] / denom;
+    AdamMoments(c, grad[i], m[i], v[i]);
+    p[i] = AdamParameter(c, p[i], m[i], std::sqrt(v[i]));
   }
 }
 
-#define LINS_FOR_TYPE(T)                                                                           \
-  LINS_SIMD void Moments(const Constants<T>& c, int64_t n, const T* g, T* m, T* v) {               \
-    MomentsOf(c, n, g, m, v);                                                                      \
-  }                                                                                                \
-  LINS_SIMD void Decayed(const Constants<T>& c, int64_t n, const T* g, const T* p, T* out) {       \
-    DecayedOf(c, n, g, p, out);                                                                    \
-  }                                                                                                \
-  LINS_SIMD void Largest(int64_t n, const T* v, T* x) { LargestOf(n, v, x); }                      \
-  LINS_SIMD void FusedParameters(const Constants<T>& c, int64_t n, T* p, const T* m, const T* x) { \
-    FusedParametersOf(c, n, p, m, x);                                                              \
-  }                                                                                                \
-  LINS_SIMD void Parameters(const Constants<T>& c, int64_t n, T* p, const T* m, const T* root) {   \
-    ParametersOf(c, n, p, m, root);                                                                \
+#define LINS_FOR_TYPE(T)                                                                         \
+  LINS_SIMD void Moments(const AdamConstants<T>& c, int64_t n, const T* g, T* m, T* v) {         \
+    MomentsOf(c, n, g, m, v);                                                                    \
+  }                                                                                              \
+  LINS_SIMD void Decayed(const AdamConstants<T>& c, int64_t n, const T* g, const T* p, T* out) { \
+    DecayedOf(c, n, g, p, out);                                                                  \
+  }                                                                                              \
+  LINS_SIMD void Largest(int64_t n, const T* v, T* x) { LargestOf(n, v, x); }                    \
+  LINS_SIMD void FusedParameters(const AdamConstants<T>& c, int64_t n, T* p, const T* m,         \
+                                 const T* x) {                                                   \
+    FusedParametersOf(c, n, p, m, x);                                                            \
+  }                                                                                              \
+  LINS_SIMD void Fused(const AdamConstants<T>& c, int64_t n, const T* g, T* p, T* m, T* v) {     \
+    FusedOf(c, n, g, p, m, v);                                                                   \
+  }                                                                                              \
+  LINS_SIMD void Parameters(const AdamConstants<T>& c, int64_t n, T* p, const T* m,              \
+                            const T* root) {                                                     \
+    ParametersOf(c, n, p, m, root);                                                              \
   }
 LINS_FOR_TYPE(float)
 LINS_FOR_TYPE(double)
@@ -97,11 +80,14 @@ LINS_FOR_TYPE(double)
 
 template <typename T>
 void Update(const AdamOptions& options, int64_t step, const Slice& slice) {
-  const Constants<T> c = Prepare<T>(options, step);
+  const AdamConstants<T> c = PrepareAdam<T>(options, step);
   const bool fused = options.fused || SqrtOfTorch() == SqrtWay::kInstruction;
   ForEachBlock<T>(slice, [&](const Block<T>& b) {
     alignas(64) T scratch[kBlock];
     const T* grad = b.grad;
+    if (fused && c.l2 == 0 && !options.amsgrad) {
+      return Fused(c, b.numel, grad, b.param, b.state[0], b.state[1]);
+    }
     if (c.l2 != 0) {
       Decayed(c, b.numel, grad, b.param, scratch);
       grad = scratch;
@@ -122,6 +108,7 @@ void Update(const AdamOptions& options, int64_t step, const Slice& slice) {
 
 void AdamUpdate(const AdamOptions& options, int64_t step, const Slice& given) {
   const Slice slice = Uphill(given, options.maximize);
+  if (slice.on_device) return device::Adam(options, step, OnDevice(slice));
   ForType(slice, [&](auto zero) { Update<decltype(zero)>(options, step, slice); });
 }
 

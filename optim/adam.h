@@ -3,19 +3,10 @@
 
 #include <cstdint>
 
+#include "kernels/adam_math.h"
 #include "optim/slice.h"
 
 namespace lins {
-
-struct AdamOptions {
-  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 1e-2;
-  bool maximize = false;
-  bool amsgrad = false;  // the denominator takes the largest exp_avg_sq so far (Reddi et al., 2018)
-  bool decoupled = true;  // weight decay of AdamW; false: L2, added to the gradient, as in Adam
-  // Square roots by the processor's instruction, as with fused=True in torch: a third less time
-  // where at::sqrt rounds otherwise (optim/sqrt.h), and other last bits there.
-  bool fused = false;
-};
 
 // Kingma and Ba, 2015; decoupled weight decay by Loshchilov and Hutter, 2019; in the order of
 // operations of torch.optim.AdamW, with `step` counted from 1:

@@ -12,19 +12,15 @@
 
 #include <cstdint>
 
+#include "kernels/device.h"
 #include "optim/adam.h"
 #include "optim/slice.h"
 
 namespace lins {
 
-constexpr int64_t kQuantBlock = 256;
-
 // Of n elements: n codes and ceil(n / kQuantBlock) scales each. A scale is the exponent byte of an
 // fp32 number. Zeros mean zeros.
-struct Moments8bit {
-  uint8_t *exp_avg, *exp_avg_scale;
-  uint8_t *exp_avg_sq, *exp_avg_sq_scale;
-};
+using Moments8bit = device::Moments8bit;
 
 // As AdamUpdate, for Float parameters and without amsgrad. The slice begins a block. Its `rounding`
 // gives key and index for the moments as well.
@@ -34,7 +30,9 @@ void Adam8bitUpdate(const AdamOptions& options, int64_t step, const Slice& slice
 // Values of codes, and codes of values, rounded to nearest. What Dequantize returns is kept exactly
 // by Quantize, also where blocks begin elsewhere, unless a value lies below the range of its block.
 enum class Code { kSigned, kUnsigned };  // exp_avg, exp_avg_sq
-void Dequantize(Code code, const uint8_t* codes, const uint8_t* scales, int64_t n, float* out);
-void Quantize(Code code, const float* in, int64_t n, uint8_t* codes, uint8_t* scales);
+void Dequantize(Code code, const uint8_t* codes, const uint8_t* scales, int64_t n, float* out,
+                bool on_device = false);
+void Quantize(Code code, const float* in, int64_t n, uint8_t* codes, uint8_t* scales,
+              bool on_device = false);
 
 }  // namespace lins

@@ -1,11 +1,5 @@
 #include "optim/convert.h"
 
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
-
-#include <bit>
-#include <cmath>
-
 #include "mesh/error.h"
 #include "mesh/simd.h"
 
@@ -18,51 +12,31 @@ LINS_SIMD void Scale(const float* __restrict in, int64_t n, float scale, float* 
 LINS_SIMD void Scale(const double* __restrict in, int64_t n, double scale, double* __restrict out) {
   for (int64_t i = 0; i < n; ++i) out[i] = scale * in[i];
 }
-LINS_SIMD void FromBFloat16(const uint16_t* __restrict in, int64_t n, float scale,
-                            float* __restrict out) {
-  for (int64_t i = 0; i < n; ++i) {
-    out[i] = scale * std::bit_cast<float>(static_cast<uint32_t>(in[i]) << 16);
-  }
+LINS_SIMD void FromBFloat16s(const uint16_t* __restrict in, int64_t n, float scale,
+                             float* __restrict out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = scale * FromBFloat16(in[i]);
 }
-LINS_SIMD void FromHalf(const uint16_t* __restrict in, int64_t n, float scale,
-                        float* __restrict out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = scale * c10::detail::fp16_ieee_to_fp32_value(in[i]);
+LINS_SIMD void FromHalves(const uint16_t* __restrict in, int64_t n, float scale,
+                          float* __restrict out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = scale * FromHalf(in[i]);
 }
 
-LINS_SIMD void ToBFloat16(const float* __restrict in, int64_t n, uint16_t* __restrict out) {
+LINS_SIMD void ToBFloat16s(const float* __restrict in, int64_t n, uint16_t* __restrict out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = ToBFloat16(in[i]);
+}
+LINS_SIMD void ToBFloat16s(const float* __restrict in, int64_t n, uint32_t key, uint32_t index,
+                           uint16_t* __restrict out) {
   for (int64_t i = 0; i < n; ++i) {
-    const uint32_t bits = std::bit_cast<uint32_t>(in[i]);
-    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    out[i] = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+    out[i] = ToBFloat16(in[i], RandomBits(key, index + static_cast<uint32_t>(i)));
   }
 }
-LINS_SIMD void ToBFloat16Randomly(const float* __restrict in, int64_t n, uint32_t key,
-                                  uint32_t index, uint16_t* __restrict out) {
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t bits = std::bit_cast<uint32_t>(in[i]);
-    const uint32_t noise = RandomBits(key, index + static_cast<uint32_t>(i)) >> 16;
-    const uint32_t rounded = (bits + noise) >> 16;
-    const uint32_t special = (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : bits >> 16;
-    out[i] = static_cast<uint16_t>((bits & 0x7f800000u) == 0x7f800000u ? special : rounded);
-  }
+LINS_SIMD void ToHalves(const float* __restrict in, int64_t n, uint16_t* __restrict out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = ToHalf(in[i]);
 }
-
-void ToHalf(const float* in, int64_t n, uint16_t* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = c10::detail::fp16_ieee_from_fp32_value(in[i]);
-}
-// Onto the grid of fp16 first, which the conversion then leaves alone.
-void ToHalfRandomly(const float* in, int64_t n, uint32_t key, uint32_t index, uint16_t* out) {
+LINS_SIMD void ToHalves(const float* __restrict in, int64_t n, uint32_t key, uint32_t index,
+                        uint16_t* __restrict out) {
   for (int64_t i = 0; i < n; ++i) {
-    const uint32_t noise = RandomBits(key, index + static_cast<uint32_t>(i));
-    const float x = in[i], size = std::fabs(x);
-    float y = x;
-    if (size < 0x1p-14f) {  // spaced by 2^-24 down to zero
-      const float u = static_cast<float>(noise >> 8) * 0x1p-24f;
-      y = std::copysign(std::floor(size * 0x1p24f + u) * 0x1p-24f, x);
-    } else if (std::isfinite(x)) {
-      y = std::bit_cast<float>((std::bit_cast<uint32_t>(x) + (noise >> 19)) & ~0x1fffu);
-    }
-    out[i] = c10::detail::fp16_ieee_from_fp32_value(y);
+    out[i] = ToHalf(in[i], RandomBits(key, index + static_cast<uint32_t>(i)));
   }
 }
 
@@ -89,7 +63,7 @@ void WidenTo(const void* in, c10::ScalarType type, int64_t n, double scale, T* o
     case c10::ScalarType::BFloat16:
     case c10::ScalarType::Half: {
       const auto* bits = static_cast<const uint16_t*>(in);
-      const auto widen = type == c10::ScalarType::Half ? FromHalf : FromBFloat16;
+      const auto widen = type == c10::ScalarType::Half ? FromHalves : FromBFloat16s;
       if constexpr (std::is_same_v<T, float>) {
         widen(bits, n, s, out);
       } else {
@@ -123,9 +97,9 @@ void Narrow(const float* in, int64_t n, const Rounding& r, c10::ScalarType type,
       for (int64_t i = 0; i < n; ++i) static_cast<float*>(out)[i] = in[i];
       return;
     case c10::ScalarType::BFloat16:
-      return r.stochastic ? ToBFloat16Randomly(in, n, r.key, index, bits) : ToBFloat16(in, n, bits);
+      return r.stochastic ? ToBFloat16s(in, n, r.key, index, bits) : ToBFloat16s(in, n, bits);
     case c10::ScalarType::Half:
-      return r.stochastic ? ToHalfRandomly(in, n, r.key, index, bits) : ToHalf(in, n, bits);
+      return r.stochastic ? ToHalves(in, n, r.key, index, bits) : ToHalves(in, n, bits);
     default:
       LINS_CHECK(false, "no parameters of type ", c10::toString(type));
   }

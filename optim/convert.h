@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/rounding.h"
 #include "optim/slice.h"
 
 namespace lins {
@@ -19,14 +20,5 @@ void Widen(const void* in, c10::ScalarType type, int64_t n, double scale, double
 // rounded.
 void Narrow(const float* in, int64_t n, const Rounding& rounding, c10::ScalarType type, void* out);
 void Narrow(const double* in, int64_t n, const Rounding& rounding, c10::ScalarType type, void* out);
-
-// A value of 32 random bits for an element: the same for the same key and index, on every machine.
-inline uint32_t RandomBits(uint32_t key, uint32_t index) {
-  // The finalizer of Chris Wellons' hash prospector, "lowbias32".
-  uint32_t x = index * 0x9e3779b9u + key;
-  x = (x ^ (x >> 16)) * 0x7feb352du;
-  x = (x ^ (x >> 15)) * 0x846ca68bu;
-  return x ^ (x >> 16);
-}
 
 }  // namespace lins

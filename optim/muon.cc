@@ -4,38 +4,30 @@
 
 #include <cmath>
 
+#include "kernels/descent_math.h"
 #include "mesh/simd.h"
 #include "optim/blocks.h"
+#include "optim/on_device.h"
 
 namespace lins {
 namespace {
 
-// ATen's lerp, with its fused multiply-add: from the nearer end.
 template <typename T>
-[[gnu::always_inline]] inline T Lerp(T from, T to, T weight) {
-  return weight < T{0.5} ? std::fma(weight, to - from, from) : std::fma(weight - 1, to - from, to);
-}
-
-template <typename T>
-[[gnu::always_inline]] inline void MomentumOf(int64_t n, T weight, T momentum, bool nesterov,
+[[gnu::always_inline]] inline void MomentumOf(const MuonConstants<T>& c, int64_t n,
                                               const T* __restrict g, T* __restrict b,
                                               T* __restrict out) {
-  for (int64_t i = 0; i < n; ++i) {
-    b[i] = Lerp(b[i], g[i], weight);
-    out[i] = nesterov ? Lerp(g[i], b[i], momentum) : b[i];
-  }
+  for (int64_t i = 0; i < n; ++i) out[i] = MuonDirection(c, g[i], b[i]);
 }
 
 template <typename T>
 [[gnu::always_inline]] inline void ApplyTo(int64_t n, T decay, T scale, const T* __restrict update,
                                            T* __restrict p) {
-  for (int64_t i = 0; i < n; ++i) p[i] = std::fma(scale, update[i], p[i] * decay);
+  for (int64_t i = 0; i < n; ++i) p[i] = MuonParameter(decay, scale, update[i], p[i]);
 }
 
 #define LINS_FOR_TYPE(T)                                                                    \
-  LINS_SIMD void Momentum(int64_t n, T weight, T momentum, bool nesterov, const T* g, T* b, \
-                          T* out) {                                                         \
-    MomentumOf(n, weight, momentum, nesterov, g, b, out);                                   \
+  LINS_SIMD void Momentum(const MuonConstants<T>& c, int64_t n, const T* g, T* b, T* out) { \
+    MomentumOf(c, n, g, b, out);                                                            \
   }                                                                                         \
   LINS_SIMD void Apply(int64_t n, T decay, T scale, const T* update, T* p) {                \
     ApplyTo(n, decay, scale, update, p);                                                    \
@@ -45,19 +37,24 @@ LINS_FOR_TYPE(double)
 #undef LINS_FOR_TYPE
 
 template <typename T>
+MuonConstants<T> Prepare(const MuonOptions& o) {
+  return {static_cast<T>(1 - o.momentum), static_cast<T>(o.momentum), o.nesterov};
+}
+
+template <typename T>
 void MomentumFor(const MuonOptions& o, const Slice& slice, c10::BFloat16* out) {
+  const MuonConstants<T> c = Prepare<T>(o);
   ForEachBlock<T>(slice, [&](const Block<T>& b) {
     T values[kBlock];
-    Momentum(b.numel, static_cast<T>(1 - o.momentum), static_cast<T>(o.momentum), o.nesterov,
-             b.grad, b.state[0], values);
+    Momentum(c, b.numel, b.grad, b.state[0], values);
     Narrow(values, b.numel, {}, c10::ScalarType::BFloat16, out + b.at);
   });
 }
 
 template <typename T>
-void UpdateFor(const MuonOptions& o, double lr, const Slice& slice) {
+void UpdateFor(double decay, double scale, const Slice& slice) {
   ForEachBlock<T>(slice, [&](const Block<T>& b) {
-    Apply(b.numel, static_cast<T>(1 - o.lr * o.weight_decay), static_cast<T>(-lr), b.grad, b.param);
+    Apply(b.numel, static_cast<T>(decay), static_cast<T>(scale), b.grad, b.param);
   });
 }
 
@@ -75,6 +72,7 @@ AdamOptions AdamWOf(const MuonOptions& o) {
 void MuonMomentum(const MuonOptions& options, const Slice& given, c10::BFloat16* out) {
   Slice slice = Uphill(given, options.maximize);
   slice.copy = nullptr;  // parameters are not written yet
+  if (slice.on_device) return device::MuonMomentum(Prepare<double>(options), OnDevice(slice), out);
   ForType(slice, [&](auto zero) { MomentumFor<decltype(zero)>(options, slice, out); });
 }
 
@@ -103,7 +101,9 @@ void MuonUpdate(const MuonOptions& o, int64_t rows, int64_t cols, const Slice& g
   slice.grad = update;
   slice.grad_type = c10::ScalarType::BFloat16;
   slice.grad_scale = 1;
-  ForType(slice, [&](auto zero) { UpdateFor<decltype(zero)>(o, o.lr * ratio, slice); });
+  const double decay = 1 - o.lr * o.weight_decay, scale = -o.lr * ratio;
+  if (slice.on_device) return device::MuonUpdate(decay, scale, OnDevice(slice));
+  ForType(slice, [&](auto zero) { UpdateFor<decltype(zero)>(decay, scale, slice); });
 }
 
 }  // namespace lins

@@ -10,6 +10,7 @@
 
 #include "mesh/simd.h"
 #include "optim/convert.h"
+#include "optim/on_device.h"
 
 namespace lins {
 namespace {
@@ -109,6 +110,14 @@ double PowerSum(const at::Tensor& x, double p) {
   const bool known = at::isFloatingType(x.scalar_type()) && c10::elementSize(x.scalar_type()) > 1;
   if (known && x.device().is_cpu()) {
     return PowerSum(x.const_data_ptr(), x.scalar_type(), x.numel(), p);
+  }
+  if (known && x.device().is_cuda() && device::Compiled()) {
+    const at::Tensor parts =
+        at::empty({device::PowerSumParts(x.numel()) + 1}, x.options().dtype(at::kDouble));
+    auto* partial = parts.mutable_data_ptr<double>();
+    device::PowerSum(x.const_data_ptr(), ElementOf(x.scalar_type()), x.numel(), p, partial + 1,
+                     partial);
+    return parts[0].item<double>();
   }
   const at::Tensor d = x.to(at::kDouble);
   if (p == 2) return (d * d).sum().item<double>();

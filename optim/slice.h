@@ -22,6 +22,7 @@ struct Rounding {
 
 struct Slice {
   int64_t numel = 0;
+  bool on_device = false;  // whose memory the addresses are: CUDA's, or the host's
   // Of param and the states: Float or Double.
   c10::ScalarType type = c10::ScalarType::Float;
   void* param = nullptr;

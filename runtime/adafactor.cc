@@ -13,7 +13,14 @@ namespace lins {
 
 Adafactor::Adafactor(std::shared_ptr<ShardedModel> model, std::vector<AdafactorOptions> groups,
                      const GroupOf& group_of)
-    : Optimizer(std::move(model), groups.size(), group_of), groups_(std::move(groups)) {
+    : Optimizer(std::move(model), groups.size(), group_of, Place::kHost),
+      groups_(std::move(groups)) {
+  if (offloads()) {
+    throw Error(
+        "Adafactor reads its parameters and gradients several times a step, and keeps next to "
+        "nothing that offload_optimizer could move: legal with it are AdamW, Adam, AdamW8bit, SGD, "
+        "Lion and Muon, or Adafactor without it");
+  }
   for (Slot& slot : slots_) {
     const FlatBuffer& b = *slot.buffer;
     std::vector<Factors> factors(b.windows().size());
@@ -162,7 +169,7 @@ void Adafactor::AddUpdateSquares(const std::vector<size_t>& team,
               [&](const Slot&, Factors& f, size_t) { f.update_squares = sums[at++]; });
 }
 
-void Adafactor::UpdateSlice(Slot& slot, const Used& used) {
+void Adafactor::UpdateSlice(Slot& slot, const Used& used, Pass&) {
   const size_t s = &slot - slots_.data();
   for (size_t i = 0; i < slot.group.size(); ++i) {
     const auto numel = static_cast<double>(slot.buffer->windows()[i].numel);

@@ -13,7 +13,7 @@ namespace lins {
 // States row_var [..., rows, 1] and col_var [..., 1, cols] of parameters with two or more
 // dimensions, whole on every rank; variance of the others. Ranks that share OS add up what their
 // shards hold twice per step: a number per row and column, then one per parameter. The update
-// equals the one of the whole matrices, whatever the layout.
+// equals the one of the whole matrices, whatever the layout. Not for models that offload OS.
 class Adafactor : public Optimizer {
  public:
   Adafactor(std::shared_ptr<ShardedModel> model, std::vector<AdafactorOptions> groups,
@@ -24,7 +24,7 @@ class Adafactor : public Optimizer {
   void Check() const override { CheckCount(groups_.size()); }
   void UpdateTogether(const ShardedModel::GradSummary& summary) override;
   void UpdateRun(Slot&, const Run&) override {}
-  void UpdateSlice(Slot& slot, const Used& used) override;
+  void UpdateSlice(Slot& slot, const Used& used, Pass& pass) override;
   std::vector<std::pair<std::string, DTensor>> Export(const Slot& slot,
                                                       size_t window) const override;
   void Import(Slot& slot, size_t window, const std::string& state, const at::Tensor& part) override;

@@ -56,20 +56,9 @@ AdamW8bit::AdamW8bit(std::shared_ptr<ShardedModel> model, std::vector<AdamOption
       throw Error(absl::StrCat("8-bit moments belong to fp32 masters; those of unit '", b.unit(),
                                "' are ", c10::toString(b.types().master)));
     }
-    int64_t codes = 0, scales = 0;
-    std::vector<Part> parts;
-    for (size_t i = 0; i < b.windows().size(); ++i) {
-      const Range part = b.OptimPart(i);
-      const int64_t n = part.second - part.first;
-      parts.push_back({codes, scales});
-      codes += n;
-      scales += (n + kQuantBlock - 1) / kQuantBlock;
-    }
-    parts_.push_back(std::move(parts));
-    const auto bytes = b.OptimParam().options().dtype(at::kByte);
     for (const char* state : {"exp_avg", "exp_avg_sq"}) {
-      AddOther(slot, absl::StrCat(state, "_codes"), at::zeros({codes}, bytes));
-      AddOther(slot, absl::StrCat(state, "_scales"), at::zeros({scales}, bytes));
+      AddBlocks(slot, absl::StrCat(state, "_codes"), at::kByte, 1);
+      AddBlocks(slot, absl::StrCat(state, "_scales"), at::kByte, kQuantBlock);
     }
   }
 }
@@ -83,18 +72,19 @@ void AdamW8bit::Check() const {
 
 namespace {
 
-uint8_t* At(const at::Tensor& bytes, int64_t at) { return bytes.mutable_data_ptr<uint8_t>() + at; }
+// Where a window's entries of a state begin.
+template <typename State>
+uint8_t* At(const State& state, size_t window) {
+  return state.data.values.template mutable_data_ptr<uint8_t>() + state.at[window];
+}
 
 }  // namespace
 
-void AdamW8bit::UpdateRun(Slot& slot, const Run& run) {
-  const Part& part = PartOf(slot, run.window);
-  const auto state = [&](int i) { return slot.states[i].data.values; };
+void AdamW8bit::UpdateRun(Slot&, const Run& run) {
+  const auto state = [&](int i) { return static_cast<uint8_t*>(run.states[i]); };
   Slice slice = run.slice;
   slice.state = {};
-  Adam8bitUpdate(groups_[run.group], run.step, slice,
-                 {At(state(0), part.code), At(state(1), part.scale), At(state(2), part.code),
-                  At(state(3), part.scale)});
+  Adam8bitUpdate(groups_[run.group], run.step, slice, {state(0), state(1), state(2), state(3)});
 }
 
 std::vector<std::pair<std::string, DTensor>> AdamW8bit::Export(const Slot& slot,
@@ -102,12 +92,11 @@ std::vector<std::pair<std::string, DTensor>> AdamW8bit::Export(const Slot& slot,
   std::vector<std::pair<std::string, DTensor>> out;
   const Range range = slot.buffer->OptimPart(window);
   const int64_t n = range.second - range.first;
-  const Part& part = PartOf(slot, window);
   for (int i : {0, 1}) {
-    const at::Tensor values = at::empty({n}, slot.buffer->OptimParam().options());
-    Dequantize(
-        i == 0 ? Code::kSigned : Code::kUnsigned, At(slot.states[2 * i].data.values, part.code),
-        At(slot.states[2 * i + 1].data.values, part.scale), n, values.mutable_data_ptr<float>());
+    const State &codes = slot.states[2 * i], &scales = slot.states[2 * i + 1];
+    const at::Tensor values = at::empty({n}, codes.data.values.options().dtype(at::kFloat));
+    Dequantize(i == 0 ? Code::kSigned : Code::kUnsigned, At(codes, window), At(scales, window), n,
+               values.mutable_data_ptr<float>(), values.is_cuda());
     out.emplace_back(i == 0 ? "exp_avg" : "exp_avg_sq", StatePart(slot, window, values));
   }
   return out;
@@ -115,11 +104,11 @@ std::vector<std::pair<std::string, DTensor>> AdamW8bit::Export(const Slot& slot,
 
 void AdamW8bit::Import(Slot& slot, size_t window, const std::string& name, const at::Tensor& part) {
   const int i = name == "exp_avg" ? 0 : 1;
-  const Part& where = PartOf(slot, window);
-  const at::Tensor values = part.reshape({-1}).to(at::kFloat).contiguous();
+  const State &codes = slot.states[2 * i], &scales = slot.states[2 * i + 1];
+  const at::Tensor values =
+      part.reshape({-1}).to(codes.data.values.device(), at::kFloat).contiguous();
   Quantize(i == 0 ? Code::kSigned : Code::kUnsigned, values.const_data_ptr<float>(), values.numel(),
-           At(slot.states[2 * i].data.values, where.code),
-           At(slot.states[2 * i + 1].data.values, where.scale));
+           At(codes, window), At(scales, window), values.is_cuda());
 }
 
 }  // namespace lins

@@ -54,14 +54,7 @@ class AdamW8bit : public Optimizer {
   void Import(Slot& slot, size_t window, const std::string& state, const at::Tensor& part) override;
 
  private:
-  struct Part {  // of a window: where its codes and scales begin
-    int64_t code, scale;
-  };
   std::vector<AdamOptions> groups_;
-  std::vector<std::vector<Part>> parts_;  // by slot and window
-  const Part& PartOf(const Slot& slot, size_t window) const {
-    return parts_[&slot - slots_.data()][window];
-  }
 };
 
 }  // namespace lins

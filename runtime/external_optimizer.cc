@@ -9,12 +9,22 @@
 namespace lins {
 
 ExternalOptimizer::ExternalOptimizer(std::shared_ptr<ShardedModel> model)
-    : Optimizer(std::move(model), 1, {}, /*any_device=*/true) {}
+    : Optimizer(std::move(model), 1, {}, Place::kAnywhere) {
+  for (const Slot& slot : slots_) {
+    if (!offloads() || slot.buffer->master()) continue;
+    throw Error(absl::StrCat(
+        "an optimizer that lins does not know keeps its states where the parameters are, and "
+        "those ",
+        "of unit '", slot.buffer->unit(), "' have no masters in host memory that ",
+        "offload_optimizer could offer it: legal are a param_dtype of lower precision, the ",
+        "optimizers of lins, or no offload_optimizer"));
+  }
+}
 
 ExternalOptimizer::Outcome ExternalOptimizer::BeginStep() {
   c10::NoGradGuard no_grad;
   const ShardedModel::GradSummary* summary = nullptr;
-  const Outcome outcome = Begin(&summary);
+  const Outcome outcome = Begin(&summary, /*in_chunks=*/false);
   if (outcome == Outcome::kReady) {
     model_->BeginUpdate();
     model_->ApplyGradientScale();

@@ -17,6 +17,7 @@ namespace lins {
 class ExternalOptimizer : public Optimizer {
  public:
   using Optimizer::Outcome;
+  // A model that offloads OS needs masters: they are updated where they are, in host memory.
   explicit ExternalOptimizer(std::shared_ptr<ShardedModel> model);
 
   // Collective. kNothing: no gradients; kSkipped: one is not finite; kReady: EndStep must follow.

@@ -12,6 +12,7 @@
 #include "dtensor/execute.h"
 #include "dtensor/staged.h"
 #include "mesh/error.h"
+#include "runtime/host_pass.h"
 #include "runtime/paper_steps.h"
 
 namespace lins {
@@ -51,6 +52,7 @@ FlatBuffer::FlatBuffer(std::string unit, std::vector<NamedParam> params, const P
                        std::shared_ptr<BufferPool> pool)
     : unit_(std::move(unit)),
       trainable_(params.at(0).param.requires_grad()),
+      offload_(options.offload),
       numel_(TotalNumel(params)),
       mesh_(mesh),
       pool_(std::move(pool)),
@@ -117,7 +119,10 @@ void FlatBuffer::LoadInitial(bool check_init) {
   const at::Tensor values = whole.to(types_.param);
   const Range p = plan_.param.RangesOf(mesh_.rank())[0];
   if (types_.master != types_.param && trainable_) {
-    master_ = whole.narrow(0, optim_begin_, optim_numel_).to(types_.master).clone();
+    const at::Tensor mine = whole.narrow(0, optim_begin_, optim_numel_);
+    const at::TensorOptions on = mine.options().dtype(types_.master);
+    master_ = at::empty({optim_numel_}, offload_ ? InHostMemory(on) : on);
+    master_->copy_(mine);
   }
   param_ = NeedsGather() ? values.narrow(0, p.first, p.second - p.first).clone() : values;
   const size_t nbytes = total * values.element_size();

@@ -66,6 +66,7 @@ class FlatBuffer {
     int64_t bucket_bytes = kDefaultBucketBytes;
     bool check_init = false;
     const CostModel* cost_model = nullptr;
+    bool offload = false;  // masters, and what optimizers keep, are in host memory
   };
   FlatBuffer(std::string unit, std::vector<NamedParam> params, const Policy& policy,
              const Options& options, const LiveMesh& mesh, std::shared_ptr<BufferPool> pool);
@@ -78,6 +79,7 @@ class FlatBuffer {
   const std::vector<Window>& windows() const { return windows_; }
   const std::vector<at::Tensor>& params() const { return params_; }
   bool trainable() const { return trainable_; }
+  bool offloads() const { return offload_; }
   int64_t padding() const { return plan_.total - numel_; }
 
   // --- P. Gather is for a stream; the rest for the rank's own thread. Gather waits for what it
@@ -121,7 +123,7 @@ class FlatBuffer {
 
   // --- OS: this rank's slice of the padded buffer, [optim_begin, optim_begin + numel of it).
   int64_t optim_begin() const { return optim_begin_; }
-  at::Tensor OptimParam() const;  // the masters: updated in place by optimizers
+  at::Tensor OptimParam() const;  // the masters, or P's slice: updated in place by optimizers
   at::Tensor OptimGrad() const;   // reduced and divided, after the last micro-batch
   // The part of a window that lies in the slice, in elements of the buffer.
   Range OptimPart(size_t window) const {
@@ -170,7 +172,7 @@ class FlatBuffer {
   std::string unit_;
   std::vector<Window> windows_;
   std::vector<at::Tensor> params_;
-  bool trainable_;
+  bool trainable_, offload_;
   int64_t numel_;
   LiveMesh mesh_;
   std::shared_ptr<BufferPool> pool_;

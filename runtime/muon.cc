@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "mesh/error.h"
+#include "runtime/optimizer_pass.h"
 
 namespace lins {
 namespace {
@@ -89,8 +90,12 @@ void Muon::MakeBatches(int64_t batch_numel) {
     // Every communicator is made here, in one order.
     if (group.size() > 1) mesh.Comm(axes, Role::kOther);
   }
-  parts_ = at::empty({most_parts}, at::kBFloat16);
-  pieces_ = at::empty({most_pieces}, at::kBFloat16);
+  const auto options =
+      at::TensorOptions()
+          .dtype(at::kBFloat16)
+          .device(slots_.empty() ? at::Device(at::kCPU) : slots_[0].buffer->param_shard().device());
+  parts_ = at::empty({most_parts}, options);
+  pieces_ = at::empty({most_pieces}, options);
 }
 
 Range Muon::PartOn(int64_t rank, const Matrix& m) const {
@@ -131,12 +136,18 @@ void Muon::UpdateBatch(const Batch& batch, const ShardedModel::GradSummary& summ
   // Parts to their owners: by owner, then matrix. They arrive by sender, then matrix.
   Counts sent(group.size(), 0), received(group.size(), 0);
   int64_t at = 0;
+  Pass momentum(*this);
   for (const Matrix& m : all) {
-    const int64_t n = length(PartOn(mesh.rank(), m));
-    MuonMomentum(OptionsOf(m), SliceOf(slots_[m.slot], m.window), At(parts_, at));
-    sent[m.owner] += n;
-    at += n;
+    const Slot& slot = slots_[m.slot];
+    const auto [from, to] = slot.buffer->OptimPart(m.window);
+    const auto work = [this, m, at, from = from](const Piece& piece) {
+      MuonMomentum(OptionsOf(m), piece.slice, At(parts_, at + piece.from - from));
+    };
+    momentum.Add(slot, m.window, from, to, {.masters = false, .states = 1}, work);
+    sent[m.owner] += to - from;
+    at += to - from;
   }
+  momentum.Finish();
   const at::Tensor parts = parts_.narrow(0, 0, at);
   at = 0;
   for (size_t r = 0; r < group.size(); ++r) {
@@ -168,7 +179,7 @@ void Muon::UpdateBatch(const Batch& batch, const ShardedModel::GradSummary& summ
   std::vector<at::Tensor> whole;
   for (const Matrix& m : mine) {
     const Shape& shape = slots_[m.slot].buffer->windows()[m.window].shape;
-    whole.push_back(at::empty({shape[0], shape[1]}, at::kBFloat16));
+    whole.push_back(at::empty({shape[0], shape[1]}, pieces_.options()));
   }
   for_pieces([&](size_t i, int64_t from, int64_t n, int64_t place) {
     whole[i].view({-1}).narrow(0, from, n).copy_(pieces.narrow(0, place, n));
@@ -182,14 +193,20 @@ void Muon::UpdateBatch(const Batch& batch, const ShardedModel::GradSummary& summ
   exchange(parts, pieces, sent, received);
 
   at = 0;
+  Pass update(*this);
   for (const Matrix& m : all) {
     const Slot& slot = slots_[m.slot];
-    const Shape& shape = slot.buffer->windows()[m.window].shape;
-    Slice slice = SliceOf(slot, m.window);
-    slice.rounding.key = RoundingKey(slot, slot.updates[m.window]);
-    MuonUpdate(OptionsOf(m), shape[0], shape[1], slice, At(parts_, at));
-    at += slice.numel;
+    const auto [from, to] = slot.buffer->OptimPart(m.window);
+    const auto work = [this, m, &slot, at, from = from](const Piece& piece) {
+      const Shape& shape = slot.buffer->windows()[m.window].shape;
+      Slice slice = piece.slice;
+      slice.rounding.key = RoundingKey(slot, slot.updates[m.window]);
+      MuonUpdate(OptionsOf(m), shape[0], shape[1], slice, At(parts_, at + piece.from - from));
+    };
+    update.Add(slot, m.window, from, to, {.masters = true, .states = 0}, work);
+    at += to - from;
   }
+  update.Finish();
 }
 
 void Muon::UpdateRun(Slot&, const Run& run) {

@@ -6,26 +6,30 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/device.h"
 #include "mesh/error.h"
 #include "mesh/fnv.h"
 #include "optim/convert.h"
 #include "runtime/gradient_norm.h"
+#include "runtime/optimizer_pass.h"
 
 namespace lins {
-namespace {
 
-void* Offset(const at::Tensor& t, int64_t elements) {
-  return static_cast<char*>(t.mutable_data_ptr()) + elements * static_cast<int64_t>(t.itemsize());
+void* Optimizer::AddressOf(const at::Tensor& values, int64_t at) {
+  return static_cast<char*>(values.mutable_data_ptr()) +
+         at * static_cast<int64_t>(values.itemsize());
 }
 
-}  // namespace
-
 Optimizer::Optimizer(std::shared_ptr<ShardedModel> model, size_t groups, const GroupOf& group_of,
-                     bool any_device)
+                     Place runs)
     : model_(std::move(model)), groups_(groups) {
   if (groups == 0) throw Error("an optimizer needs at least one group of options");
+  if (model_->options().offload_optimizer) {
+    host_pass_ = std::make_unique<HostPass>(model_->pool(), model_->options().overlap);
+  }
   std::vector<std::string> names;
   for (FlatBuffer* b : model_->TrainableBuffers()) {
     Slot slot{b, {}, std::vector<int64_t>(b->windows().size(), 0), {}};
@@ -37,10 +41,12 @@ Optimizer::Optimizer(std::shared_ptr<ShardedModel> model, size_t groups, const G
     }
     b->optim_state().clear();  // of an optimizer before this one
     const at::Device device = b->param_shard().device();
-    if (!any_device && !device.is_cpu()) {
-      throw Error(absl::StrCat("this optimizer updates parameters in host memory, and the model's ",
-                               "are on ", device.str(),
-                               ": lins.wrap_optimizer(torch.optim.AdamW, model) works there"));
+    const bool kernels = runs == Place::kKernels && device.is_cuda() && device::Compiled();
+    if (!kernels && runs != Place::kAnywhere && !device.is_cpu()) {
+      throw Error(absl::StrCat(
+          "this optimizer updates parameters in host memory, and the model's are on ", device.str(),
+          runs == Place::kHost ? "" : ", for which lins was built without kernels",
+          ": lins.wrap_optimizer(torch.optim.AdamW, model) works there"));
     }
     slots_.push_back(std::move(slot));
   }
@@ -57,6 +63,11 @@ Optimizer::Optimizer(std::shared_ptr<ShardedModel> model, size_t groups, const G
   }
 }
 
+at::TensorOptions Optimizer::StateOptions(const FlatBuffer& buffer) const {
+  const at::TensorOptions options = buffer.param_shard().options().dtype(buffer.types().master);
+  return buffer.offloads() ? InHostMemory(options) : options;
+}
+
 void Optimizer::AddState(Slot& slot, const std::string& name,
                          const std::function<bool(size_t)>& wanted) {
   FlatBuffer& b = *slot.buffer;
@@ -68,18 +79,32 @@ void Optimizer::AddState(Slot& slot, const std::string& name,
     if (wanted(i)) total += part.second - part.first;
   }
   // Where all have it, padding too: runs then have the alignment of the buffer.
-  const at::Tensor param = b.OptimParam();
   const bool all =
       std::all_of(state.at.begin(), state.at.end(), [](int64_t at) { return at >= 0; });
-  state.values = at::zeros({all ? param.numel() : total}, param.options());
+  state.values = at::zeros({all ? b.OptimParam().numel() : total}, StateOptions(b));
   b.optim_state()[name] = state;
-  slot.states.push_back({name, std::move(state)});
+  slot.states.push_back({name, state, state.at});
+}
+
+void Optimizer::AddBlocks(Slot& slot, const std::string& name, at::ScalarType dtype,
+                          int64_t block) {
+  FlatBuffer& b = *slot.buffer;
+  std::vector<int64_t> at;
+  int64_t total = 0;
+  for (size_t i = 0; i < b.windows().size(); ++i) {
+    const Range part = b.OptimPart(i);
+    at.push_back(total);
+    total += (part.second - part.first + block - 1) / block;
+  }
+  AddOther(slot, name, at::zeros({total}, StateOptions(b).dtype(dtype)));
+  slot.states.back().at = std::move(at);
+  slot.states.back().block = block;
 }
 
 at::Tensor Optimizer::AddOther(Slot& slot, const std::string& name, at::Tensor zeros) {
   OptimState state{std::move(zeros), std::vector<int64_t>(slot.group.size(), -1)};
   slot.buffer->optim_state()[name] = state;
-  slot.states.push_back({name, state});
+  slot.states.push_back({name, state, state.at});
   return state.values;
 }
 
@@ -89,22 +114,22 @@ Slice Optimizer::SliceOf(const Slot& slot, size_t window, int64_t from, int64_t 
   const int64_t at = from - b.optim_begin();
   Slice s;
   s.numel = to - from;
+  s.on_device = b.param_shard().is_cuda();
   s.type = param.scalar_type();
-  s.param = Offset(param, at);
+  s.param = AddressOf(param, at);
   if (grad.defined()) {
-    s.grad = Offset(grad, at);
+    s.grad = AddressOf(grad, at);
     s.grad_type = grad.scalar_type();
   }
   s.grad_scale = model_->pending_scale();
   if (copy.defined()) {
-    s.copy = Offset(copy, at);
+    s.copy = AddressOf(copy, at);
     s.copy_type = copy.scalar_type();
   }
   s.rounding = {stochastic_, 0, from};
   for (size_t i = 0; i < slot.states.size() && i < s.state.size(); ++i) {
-    const OptimState& state = slot.states[i].data;
-    if (state.at[window] < 0) continue;
-    s.state[i] = Offset(state.values, state.at[window] + from - b.OptimPart(window).first);
+    const Entries entries = EntriesOf(slot, slot.states[i], window, from, to);
+    if (entries.count > 0) s.state[i] = AddressOf(slot.states[i].data.values, entries.first);
   }
   return s;
 }
@@ -129,7 +154,7 @@ void Optimizer::UseStochasticRounding(uint32_t seed) {
   seed_ = seed;
 }
 
-Optimizer::Outcome Optimizer::Begin(const ShardedModel::GradSummary** summary) {
+Optimizer::Outcome Optimizer::Begin(const ShardedModel::GradSummary** summary, bool in_chunks) {
   model_->CheckComplete();
   Check();
   if (!model_->GradientsReady()) return Outcome::kNothing;
@@ -138,6 +163,7 @@ Optimizer::Outcome Optimizer::Begin(const ShardedModel::GradSummary** summary) {
     ++skipped_;
     return Outcome::kSkipped;
   }
+  if (host_pass_ && in_chunks) host_pass_->Reserve(ChunkBytes());
   for (size_t s = 0; s < slots_.size(); ++s) {
     for (size_t i = 0; i < slots_[s].updates.size(); ++i) {
       if ((*summary)->used.at(s)[i]) ++slots_[s].updates[i];
@@ -149,30 +175,35 @@ Optimizer::Outcome Optimizer::Begin(const ShardedModel::GradSummary** summary) {
 bool Optimizer::Step() {
   c10::NoGradGuard no_grad;
   const ShardedModel::GradSummary* summary = nullptr;
-  const Outcome outcome = Begin(&summary);
+  const absl::Cleanup release = [this] {
+    if (host_pass_) host_pass_->Release();
+  };
+  const Outcome outcome = Begin(&summary, /*in_chunks=*/true);
   if (outcome != Outcome::kReady) return outcome == Outcome::kNothing;
   model_->BeginUpdate();
   UpdateTogether(*summary);
+  Pass pass(*this);
   size_t i = 0;
   for (Slot& slot : slots_) {
-    UpdateSlice(slot, summary->used.at(i++));
-    model_->LaunchUpdate(*slot.buffer);
+    UpdateSlice(slot, summary->used.at(i++), pass);
+    pass.Then([this, &slot] { model_->LaunchUpdate(*slot.buffer); });
   }
+  pass.Finish();
   model_->EndUpdate();
   return true;
 }
 
-void Optimizer::UpdateSlice(Slot& slot, const Used& used) {
+void Optimizer::UpdateSlice(Slot& slot, const Used& used, Pass& pass) {
   FlatBuffer& b = *slot.buffer;
   int64_t begin = 0, end = 0, step = 0;
   size_t first = 0;
   int group = -1;
   const auto flush = [&] {
-    if (begin < end) {
-      Run run{group, step, first, SliceOf(slot, first, begin, end)};
+    pass.Add(slot, first, begin, end, {}, [this, &slot, group, step, first](const Piece& piece) {
+      Run run{group, step, first, piece.slice, piece.states};
       run.slice.rounding.key = RoundingKey(slot, step);
       UpdateRun(slot, run);
-    }
+    });
     begin = end = 0;
   };
   for (size_t i = 0; i < b.windows().size(); ++i) {
@@ -243,11 +274,11 @@ std::vector<std::pair<std::string, DTensor>> Optimizer::Export(const Slot& slot,
                                                                size_t window) const {
   std::vector<std::pair<std::string, DTensor>> out;
   const Range part = slot.buffer->OptimPart(window);
-  for (const auto& [name, state] : slot.states) {
-    if (state.at[window] < 0) continue;
-    out.emplace_back(name,
-                     StatePart(slot, window,
-                               state.values.narrow(0, state.at[window], part.second - part.first)));
+  for (const State& state : slot.states) {
+    if (state.data.at[window] < 0) continue;
+    const at::Tensor values =
+        state.data.values.narrow(0, state.data.at[window], part.second - part.first);
+    out.emplace_back(state.name, StatePart(slot, window, values));
   }
   return out;
 }

@@ -20,6 +20,7 @@ std::string Describe(const std::vector<UnitSpec>& units, const ShardOptions& o) 
   std::string out =
       absl::StrCat("prefetch=", o.prefetch, " overlap=", o.overlap, " update=", o.overlap_update,
                    " family=", FamilyName(o.family), " bucket_bytes=", o.bucket_bytes);
+  if (o.offload_optimizer) absl::StrAppend(&out, " offload=", o.offload_chunk_bytes);
   const auto dtype = [&](const char* name, const std::optional<at::ScalarType>& t) {
     if (t) absl::StrAppend(&out, " ", name, "=", c10::toString(*t));
   };
@@ -79,6 +80,9 @@ std::shared_ptr<ShardedModel> ShardedModel::Create(LiveMesh mesh, std::vector<Un
     problem = absl::StrCat("gradient_buckets=", options.gradient_buckets, " must be at least 1");
   if (options.bucket_bytes < 1)
     problem = absl::StrCat("bucket_bytes=", options.bucket_bytes, " must be at least 1");
+  if (options.offload_chunk_bytes < 1)
+    problem =
+        absl::StrCat("offload_chunk_bytes=", options.offload_chunk_bytes, " must be at least 1");
   for (const UnitSpec& u : units) {
     const Space space = options.family == Family::kPaper ? Space::kNested : Space::kFull;
     if (absl::Status s = ValidatePolicy(u.policy, mesh, space); !s.ok() && problem.empty()) {
@@ -136,9 +140,12 @@ void ShardedModel::BuildUnits(std::vector<UnitSpec> specs) {
       it->push_back(std::move(p));
     }
     for (auto& params : classes) {
-      const FlatBuffer::Options options{TypesOf(params[0].param, options_), options_.family,
-                                        options_.bucket_bytes, options_.check_init,
-                                        options_.cost_model.get()};
+      const FlatBuffer::Options options{TypesOf(params[0].param, options_),
+                                        options_.family,
+                                        options_.bucket_bytes,
+                                        options_.check_init,
+                                        options_.cost_model.get(),
+                                        options_.offload_optimizer};
       unit.buffers.push_back(std::make_unique<FlatBuffer>(unit.name.empty() ? "root" : unit.name,
                                                           std::move(params), specs[u].policy,
                                                           options, mesh_, pool_));

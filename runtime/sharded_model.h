@@ -30,6 +30,7 @@
 
 #include "comm/lanes.h"
 #include "dtensor/dtensor.h"
+#include "lins_policy/optimizer_time.h"
 #include "runtime/flat_buffer.h"
 
 namespace lins {
@@ -60,6 +61,10 @@ struct ShardOptions {
   std::optional<at::ScalarType> param_dtype = {}, grad_dtype = {}, reduce_dtype = {};
   // Chooses among redistributions, as it did for the plan; null: the fewest received bytes.
   std::shared_ptr<const CostModel> cost_model = nullptr;
+  // OS, masters included, in host memory: optimizers update it in chunks of so many bytes
+  // (host_pass.h). Where P's slice is the master, it stays where P is.
+  bool offload_optimizer = false;
+  int64_t offload_chunk_bytes = kDefaultOffloadChunkBytes;
 };
 
 // The distributed states of one parameter. What does not exist (yet) is absent.
@@ -135,6 +140,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
 
   struct Memory {
     int64_t param = 0, grad = 0, optim = 0;  // persistent bytes of this rank, padding included
+    int64_t optim_host = 0;                  // of OS, in host memory
     int64_t padding = 0;                     // of param, in bytes
     BufferPool::Stats buffers;
   };
@@ -160,6 +166,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   int UnitIndex(const std::string& name) const;       // throws for a name that no unit has
   const LiveMesh& mesh() const { return mesh_; }
   const ShardOptions& options() const { return options_; }
+  const std::shared_ptr<BufferPool>& pool() const { return pool_; }
   // A step of an optimizer: BeginUpdate; for every buffer in the order of TrainableBuffers change
   // OS's slice and LaunchUpdate; EndUpdate. What was updated reaches P of all ranks beside what the
   // caller does next; who reads a parameter waits: a unit's forward, Unshard, States,

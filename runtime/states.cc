@@ -72,8 +72,9 @@ ShardedModel::Memory ShardedModel::MemoryUse() const {
     for (const auto& b : unit->buffers) {
       m.param += b->param_shard().nbytes();
       if (b->grad_shard().defined()) m.grad += b->grad_shard().nbytes();
-      if (b->master()) m.optim += b->master()->nbytes();
-      for (const auto& [name, s] : b->optim_state()) m.optim += s.values.nbytes();
+      int64_t& optim = b->offloads() ? m.optim_host : m.optim;
+      if (b->master()) optim += b->master()->nbytes();
+      for (const auto& [name, s] : b->optim_state()) optim += s.values.nbytes();
       m.padding += b->padding() * b->param_shard().element_size() / Product(b->plan().policy.param);
     }
   }

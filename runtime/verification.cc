@@ -11,6 +11,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "comm/trace.h"
+#include "kernels/checksum.h"
+#include "kernels/device.h"
 #include "mesh/error.h"
 #include "mesh/fnv.h"
 #include "runtime/sharded_model.h"
@@ -18,29 +20,28 @@
 namespace lins {
 
 uint64_t Checksum(const at::Tensor& tensor) {
-  const at::Tensor host = tensor.contiguous().cpu();
-  const size_t nbytes = host.nbytes();
+  const at::Tensor t = tensor.contiguous();
+  const size_t nbytes = t.nbytes();
+  if (t.is_cuda() && device::Compiled()) {
+    const at::Tensor sum = at::zeros({1}, t.options().dtype(at::kLong));
+    device::Checksum(t.const_data_ptr(), static_cast<int64_t>(nbytes),
+                     static_cast<uint64_t*>(sum.mutable_data_ptr()));
+    return FinishChecksum(static_cast<uint64_t>(sum.item<int64_t>()), nbytes);
+  }
+  const at::Tensor host = t.cpu();
   const char* data = static_cast<const char*>(host.const_data_ptr());
-  // FNV-1a over words, in lanes that do not wait for each other.
-  constexpr size_t kLanes = 8;
-  uint64_t lanes[kLanes];
-  for (size_t j = 0; j < kLanes; ++j) lanes[j] = kFnvBasis64 + j;
-  size_t at = 0;
-  for (; at + sizeof(lanes) <= nbytes; at += sizeof(lanes)) {
-    uint64_t words[kLanes];
-    std::memcpy(words, data + at, sizeof(words));
-    for (size_t j = 0; j < kLanes; ++j) {
-      lanes[j] = (lanes[j] ^ words[j]) * kFnvPrime64;
-      lanes[j] ^= lanes[j] >> 29;
-    }
+  uint64_t sum = 0, word;
+  size_t index = 0;
+  for (; (index + 1) * sizeof(word) <= nbytes; ++index) {
+    std::memcpy(&word, data + index * sizeof(word), sizeof(word));
+    sum += ChecksumWord(word, index);
   }
-  uint64_t hash = kFnvBasis64 ^ nbytes;
-  for (; at < nbytes; ++at) hash = (hash ^ static_cast<unsigned char>(data[at])) * kFnvPrime64;
-  for (const uint64_t lane : lanes) {
-    hash = (hash ^ lane) * kFnvPrime64;
-    hash ^= hash >> 29;
+  if (const size_t rest = nbytes - index * sizeof(word); rest > 0) {
+    word = 0;
+    std::memcpy(&word, data + index * sizeof(word), rest);
+    sum += ChecksumWord(word, index);
   }
-  return hash;
+  return FinishChecksum(sum, nbytes);
 }
 
 Verification::~Verification() {

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ruff=.venv/bin/ruff
 # Tracked files that are there: a file may be deleted and not committed yet.
-cpp_files() { git ls-files -z '*.h' '*.cc' | while IFS= read -rd '' f; do [[ ! -f $f ]] || printf '%s\0' "$f"; done; }
+cpp_files() { git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh' | while IFS= read -rd '' f; do [[ ! -f $f ]] || printf '%s\0' "$f"; done; }
 
 case ${1:-} in
   check)

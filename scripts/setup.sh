@@ -2,15 +2,25 @@
 # Installs what building and testing need: Debian packages that are missing, and a virtual environment
 # in .venv. Does nothing, and uses no network, when all is there.
 #
+#   setup.sh cuda  another environment, .venv-cuda, with a CUDA build of torch, and nvcc if there is none
+#
 #   PYTHON         interpreter the environment is made from (default: python3)
-#   LINS_TORCH     what pip installs as torch (default: torch==2.13.0)
+#   LINS_TORCH     what pip installs as torch (default: torch==2.13.0; LINS_CUDA_TORCH for .venv-cuda)
 #   LINS_PIP_ARGS  more arguments to pip for torch, such as --index-url of PyTorch's CPU wheels
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 python=${PYTHON:-python3}
-torch=${LINS_TORCH:-torch==2.13.0}
+kind=${1:-cpu}
+case $kind in
+  cpu) name=.venv torch=${LINS_TORCH:-torch==2.13.0} ;;
+  cuda) name=.venv-cuda torch=${LINS_CUDA_TORCH:-torch==2.14.1} ;;
+  *)
+    echo "usage: setup.sh [cuda]" >&2
+    exit 2
+    ;;
+esac
 read -ra pip_args <<<"${LINS_PIP_ARGS:-}"
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -77,7 +87,7 @@ fi
 
 # --- The virtual environment -------------------------------------------------------------------
 
-venv=$root/.venv
+venv=$root/$name
 stamp=$venv/.lins-setup
 
 # The interpreter behind an activated environment, and what identifies it.
@@ -98,20 +108,33 @@ fi
 # An environment of another interpreter, or one that was moved, is made anew.
 if [[ $("$venv/bin/python" -c "$identity" 2>/dev/null || true) != "$version" ]] ||
   ! grep -qF "$venv" "$venv/bin/activate"; then
-  say "making .venv with $base"
+  say "making $name with $base"
   "$base" -m venv --clear "$venv"
 fi
 rm -f "$stamp"
 
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet install --progress-bar off)
-say "installing $torch into .venv"
+say "installing $torch into $name"
 "${pip[@]}" "$torch" "${pip_args[@]}" </dev/null
-say "installing requirements-dev.txt into .venv"
+say "installing requirements-dev.txt into $name"
 "${pip[@]}" -r requirements-dev.txt </dev/null
+if [[ $kind == cuda ]]; then
+  "$venv/bin/python" -c 'import sys, torch; sys.exit(torch.version.cuda is None)' ||
+    die "$torch is no CUDA build here: set LINS_CUDA_TORCH, and LINS_PIP_ARGS to where pip finds one"
+  "${pip[@]}" nvidia-cuda-cuobjdump==13.2.86 </dev/null  # it lists the kernels of a library
+  # Of the release that torch was built with.
+  if ! command -v nvcc >/dev/null && [[ ! -x /usr/local/cuda/bin/nvcc ]]; then
+    cuda=$("$venv/bin/python" -c 'import torch; print(torch.version.cuda)')
+    say "installing nvcc $cuda into $name"
+    "${pip[@]}" "nvidia-cuda-nvcc==$cuda.*" "nvidia-cuda-cccl==$cuda.*" </dev/null
+  fi
+fi
 
 # The package is used in-tree: python/ is on the path, and `lins` runs it.
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-printf '%s\n' "$root/python" >"$site/lins-dev.pth"
+package=$root/python
+[[ $kind == cpu ]] || package=$root/build-cuda/python
+printf '%s\n' "$package" >"$site/lins-dev.pth"
 printf '#!/bin/sh\nexec "%s" -m lins "$@"\n' "$venv/bin/python" >"$venv/bin/lins"
 chmod +x "$venv/bin/lins"
 

@@ -59,6 +59,9 @@ void BindComm(py::module_& m) {
       .def_property_readonly("size", [](const PyWorld& w) { return w.get().size(); })
       .def_property_readonly("backend", [](const PyWorld& w) { return w.get().backend(); })
       .def_property_readonly("timeout", [](const PyWorld& w) { return w.get().timeout(); })
+      .def_property_readonly(
+          "device", [](const PyWorld& w) { return c10::DeviceTypeName(w.get().device(), true); },
+          "The kind of device that tensors must be on, such as \"cpu\".")
       .def(
           "check_agreement",
           [](const PyWorld& w, const std::string& what, const std::string& value) {
@@ -75,12 +78,13 @@ void BindComm(py::module_& m) {
   m.def("single_world", [] { return PyWorld(World::Single()); });
   m.def(
       "thread_worlds",
-      [](int64_t size, double timeout) {
+      [](int64_t size, double timeout, const std::string& device) {
         py::list out;
-        for (auto& w : World::Threads(size, timeout)) out.append(PyWorld(std::move(w)));
+        const c10::DeviceType type = c10::Device(device).type();
+        for (auto& w : World::Threads(size, timeout, type)) out.append(PyWorld(std::move(w)));
         return out;
       },
-      py::arg("size"), py::arg("timeout") = 60.0);
+      py::arg("size"), py::arg("timeout") = 60.0, py::arg("device") = "cpu");
   const auto over_store = [&m](const char* name, auto make) {
     m.def(
         name,

@@ -53,13 +53,15 @@ void BindModel(py::module_& m) {
                        bool check_init, const py::object& param_dtype, const py::object& grad_dtype,
                        const py::object& reduce_dtype, const std::optional<Profile>& profile,
                        bool overlap_update, const std::string& family, int64_t bucket_bytes,
-                       int gradient_buckets) {
+                       int gradient_buckets, bool offload_optimizer, int64_t offload_chunk_bytes) {
              ShardOptions o;
              o.overlap = overlap;
              o.overlap_update = overlap_update;
              o.family = ValueOrThrow(ParseFamily(family));
              o.bucket_bytes = bucket_bytes;
              o.gradient_buckets = gradient_buckets;
+             o.offload_optimizer = offload_optimizer;
+             o.offload_chunk_bytes = offload_chunk_bytes;
              o.prefetch = prefetch;
              o.check_init = check_init;
              o.param_dtype = OptionalDtype(param_dtype);
@@ -73,7 +75,8 @@ void BindModel(py::module_& m) {
            py::arg("mesh"), py::arg("units"), py::arg("overlap"), py::arg("prefetch"),
            py::arg("check_init"), py::arg("param_dtype"), py::arg("grad_dtype"),
            py::arg("reduce_dtype"), py::arg("profile"), py::arg("overlap_update"),
-           py::arg("family"), py::arg("bucket_bytes"), py::arg("gradient_buckets"))
+           py::arg("family"), py::arg("bucket_bytes"), py::arg("gradient_buckets"),
+           py::arg("offload_optimizer"), py::arg("offload_chunk_bytes"))
       .def("pre_forward", &ShardedModel::PreForward, NoGil())
       .def("post_forward", &ShardedModel::PostForward, NoGil())
       .def("enter_unit", &ShardedModel::EnterUnit, NoGil())
@@ -145,6 +148,7 @@ void BindModel(py::module_& m) {
         d["param"] = mem.param;
         d["grad"] = mem.grad;
         d["optim"] = mem.optim;
+        d["optim_host"] = mem.optim_host;
         d["padding"] = mem.padding;
         d["buffers"] = mem.buffers.live_bytes;
         d["peak_buffers"] = mem.buffers.peak_bytes;

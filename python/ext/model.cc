@@ -144,26 +144,32 @@ void BindCluster(py::module_& m) {
 
 profile is a Profile, a shipped name or a path. quota_bytes is what a scheduler lets the job use of a
 GPU. flops_per_second is that of one GPU in training; 0 takes the profile's, or an A100's.
+host_bandwidth is that between a GPU and its host's memory, bytes per second of both directions
+together; 0 assumes 25e9 (PCIe generation 4). memory_bandwidth is that of a GPU's own memory as an
+optimizer uses it (1.6e12 on an A100); 0 leaves the optimizer's seconds out of plans.
 tensor_parallel and pipeline_parallel divide the model and shrink the data-parallel mesh.)")
-      .def(
-          py::init([](int64_t nodes, int64_t gpus_per_node, int64_t memory_bytes,
-                      const py::object& profile, std::optional<int64_t> quota_bytes,
-                      double flops_per_second, int64_t tensor_parallel, int64_t pipeline_parallel) {
-            Cluster c{nodes,
-                      gpus_per_node,
-                      memory_bytes,
-                      quota_bytes,
-                      std::make_shared<Profile>(ToProfile(profile)),
-                      flops_per_second,
-                      tensor_parallel,
-                      pipeline_parallel};
-            ThrowIfError(c.Validate());
-            return c;
-          }),
-          py::arg("nodes"), py::arg("gpus_per_node"),
-          py::arg("memory_bytes") = Cluster().memory_bytes, py::arg("profile") = "a800",
-          py::arg("quota_bytes") = py::none(), py::arg("flops_per_second") = 0.0,
-          py::arg("tensor_parallel") = 1, py::arg("pipeline_parallel") = 1)
+      .def(py::init([](int64_t nodes, int64_t gpus_per_node, int64_t memory_bytes,
+                       const py::object& profile, std::optional<int64_t> quota_bytes,
+                       double flops_per_second, int64_t tensor_parallel, int64_t pipeline_parallel,
+                       double host_bandwidth, double memory_bandwidth) {
+             Cluster c{nodes,
+                       gpus_per_node,
+                       memory_bytes,
+                       quota_bytes,
+                       std::make_shared<Profile>(ToProfile(profile)),
+                       flops_per_second,
+                       tensor_parallel,
+                       pipeline_parallel,
+                       host_bandwidth,
+                       memory_bandwidth};
+             ThrowIfError(c.Validate());
+             return c;
+           }),
+           py::arg("nodes"), py::arg("gpus_per_node"),
+           py::arg("memory_bytes") = Cluster().memory_bytes, py::arg("profile") = "a800",
+           py::arg("quota_bytes") = py::none(), py::arg("flops_per_second") = 0.0,
+           py::arg("tensor_parallel") = 1, py::arg("pipeline_parallel") = 1,
+           py::arg("host_bandwidth") = 0.0, py::arg("memory_bandwidth") = 0.0)
       .def_readonly("nodes", &Cluster::nodes)
       .def_readonly("gpus_per_node", &Cluster::gpus_per_node)
       .def_readonly("memory_bytes", &Cluster::memory_bytes)
@@ -171,6 +177,8 @@ tensor_parallel and pipeline_parallel divide the model and shrink the data-paral
       .def_readonly("tensor_parallel", &Cluster::tensor_parallel)
       .def_readonly("pipeline_parallel", &Cluster::pipeline_parallel)
       .def_property_readonly("flops_per_second", &Cluster::flops)
+      .def_property_readonly("host_bandwidth", &Cluster::host_bytes_per_second)
+      .def_readonly("memory_bandwidth", &Cluster::memory_bandwidth)
       .def_property_readonly("profile", [](const Cluster& c) { return *c.profile; })
       .def("__repr__", [](const Cluster& c) {
         return absl::StrCat("Cluster(nodes=", c.nodes, ", gpus_per_node=", c.gpus_per_node,
@@ -185,6 +193,14 @@ void BindModel(py::module_& m) {
   m.def(
       "moment_bytes", [](const std::string& name) { return ValueOrThrow(MomentBytes(name)); },
       py::arg("optimizer"), "Bytes per parameter that an optimizer keeps beside masters.");
+  m.def(
+      "optimizer_bytes",
+      [] {
+        py::dict out;
+        for (const auto& [name, bytes] : OptimizerBytes()) out[Str(name).c_str()] = bytes;
+        return out;
+      },
+      "{name: those bytes} of every optimizer that planning knows.");
   BindUnit(m);
   BindModelSpec(m);
   BindCluster(m);

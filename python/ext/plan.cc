@@ -55,6 +55,8 @@ py::dict CostOf(const PlanCost& cost) {
   py::dict out = TermsOf(cost.seconds);
   out["compute"] = cost.compute;
   out["exposed"] = cost.exposed;
+  out["optimizer"] = cost.update.optimizer;
+  out["offload"] = cost.update.offload;
   out["step"] = cost.step();
   out["extra_micro_batch"] = cost.extra_micro_batch;
   return out;
@@ -130,9 +132,9 @@ Plan WhatIf(const Plan& plan, const py::kwargs& changes) {
   const std::optional<Policy> policy = TakePolicy(given, mesh);
   ApplySettings(given, inputs);
   RefuseRest(given, "what_if",
-             ", micro_batch, recompute, nodes, gpus_per_node, memory_bytes, quota_bytes, "
-             "flops_per_second, tensor_parallel, pipeline_parallel, profile, param, grad, optim, "
-             "between, policy");
+             ", micro_batch, recompute, optimizer, nodes, gpus_per_node, memory_bytes, "
+             "quota_bytes, flops_per_second, host_bandwidth, memory_bandwidth, tensor_parallel, "
+             "pipeline_parallel, profile, param, grad, optim, between, policy");
   if (policy) {
     return ValueOrThrow(PricePlan(inputs.spec, inputs.cluster, {*policy}, inputs.settings));
   }
@@ -180,6 +182,7 @@ void BindSimulation(py::module_& m) {
   py::class_<Simulation>(m, "Simulation", "A training step as events; seconds.")
       .def_readonly("step", &Simulation::step)
       .def_readonly("compute", &Simulation::compute)
+      .def_readonly("optimizer", &Simulation::optimizer)
       .def_readonly("link_busy", &Simulation::link_busy)
       .def_property_readonly("exposed", &Simulation::exposed)
       .def_readonly("events", &Simulation::events)
@@ -206,6 +209,17 @@ void BindPlan(py::module_& m) {
           "recv_bytes", [](const Plan& p) { return TermsOf(p.cost.bytes); },
           "Bytes received in a step by the worst rank, by term.")
       .def_property_readonly("memory", &MemoryOf, "Bytes of one GPU by item.")
+      .def_property_readonly(
+          "host_memory",
+          [](const Plan& p) {
+            py::dict out;
+            out["optim"] = p.memory.host_optim;
+            return out;
+          },
+          "Bytes of the host's memory for one GPU, by item: with offload, OS.")
+      .def_property_readonly("offload", [](const Plan& p) { return p.settings.memory.offload; })
+      .def_property_readonly("offload_chunk_bytes",
+                             [](const Plan& p) { return p.settings.memory.offload_chunk_bytes; })
       .def_readonly("cap_bytes", &Plan::cap_bytes)
       .def_property_readonly("slack_bytes", &Plan::slack_bytes)
       .def_property_readonly("fits", &Plan::fits)
@@ -250,9 +264,9 @@ void BindPlan(py::module_& m) {
           py::arg("unit"), "One unit: its collectives, and every policy it could have.")
       .def("what_if", &WhatIf,
            "Solves again with changes: any setting of lins.solve(), and micro_batch, recompute,\n"
-           "nodes, gpus_per_node, memory_bytes, quota_bytes, flops_per_second, profile,\n"
-           "tensor_parallel, pipeline_parallel. With param, grad and optim, or policy, it prices\n"
-           "that placement.")
+           "optimizer, nodes, gpus_per_node, memory_bytes, quota_bytes, flops_per_second,\n"
+           "host_bandwidth, memory_bandwidth, profile, tensor_parallel, pipeline_parallel. With\n"
+           "param, grad and optim, or policy, it prices that placement.")
       .def(
           "simulate", [](const Plan& p) { return ValueOrThrow(Simulate(p)); },
           "One training step as events.")

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "absl/strings/str_join.h"
+#include "lins_policy/optimizer_bytes.h"
 #include "profile.h"
 
 namespace lins {
@@ -85,6 +86,8 @@ const std::vector<std::pair<std::string, Setter>>& Settings() {
       {"communicator_bytes", Memory(&MemoryOptions::communicator_bytes)},
       {"margin", Memory(&MemoryOptions::margin)},
       {"correction_bytes", Memory(&MemoryOptions::correction_bytes)},
+      {"offload", Memory(&MemoryOptions::offload)},
+      {"offload_chunk_bytes", Memory(&MemoryOptions::offload_chunk_bytes)},
   };
   return *settings;
 }
@@ -98,6 +101,8 @@ const std::vector<std::pair<std::string, Setter>>& ClusterFields() {
       {"flops_per_second", Set(&PlanInputs::cluster, &Cluster::flops_per_second)},
       {"tensor_parallel", Set(&PlanInputs::cluster, &Cluster::tensor_parallel)},
       {"pipeline_parallel", Set(&PlanInputs::cluster, &Cluster::pipeline_parallel)},
+      {"host_bandwidth", Set(&PlanInputs::cluster, &Cluster::host_bandwidth)},
+      {"memory_bandwidth", Set(&PlanInputs::cluster, &Cluster::memory_bandwidth)},
       {"profile",
        [](PlanInputs& in, const py::handle& v) {
          in.cluster.profile =
@@ -116,6 +121,10 @@ const std::vector<std::pair<std::string, Setter>>& ModelFields() {
       {"recompute",
        [](PlanInputs& in, const py::handle& v) {
          in.spec.training.recompute = ValueOrThrow(ParseRecompute(v.cast<std::string>()));
+       }},
+      {"optimizer",
+       [](PlanInputs& in, const py::handle& v) {
+         in.spec.training.sizes.moments = ValueOrThrow(MomentBytes(v.cast<std::string>()));
        }},
   };
   return *fields;

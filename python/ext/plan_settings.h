@@ -30,7 +30,7 @@ struct PlanInputs {
 // the wrong type are a TypeError.
 void ApplySettings(py::dict& given, PlanInputs& inputs);  // of lins.solve()
 void ApplyCluster(py::dict& given, PlanInputs& inputs);   // nodes, memory_bytes, profile, ...
-void ApplyModel(py::dict& given, PlanInputs& inputs);     // recompute, micro_batch
+void ApplyModel(py::dict& given, PlanInputs& inputs);     // recompute, optimizer, ...
 // A LinsError when anything is left; `legal` says what may be given besides the settings.
 void RefuseRest(const py::dict& given, const std::string& what, const std::string& legal);
 // The names of lins.solve()'s settings.

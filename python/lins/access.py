@@ -19,7 +19,8 @@ class State(NamedTuple):
     no rank
     has used: zeros, and None once clip_grad_norm_ or the optimizer has compared the ranks.
     exp_avg to variance: what the optimizer keeps by element; the factors of Adafactor and 8-bit
-    moments are in its state_dict().
+    moments are in its state_dict(). With lins_shard(offload_optimizer=True), master and those are
+    tensors in host memory.
     """
 
     param: DTensor
@@ -82,7 +83,9 @@ def unsharded(module: nn.Module, writeback: bool = False) -> Iterator[None]:
 def memory(model: nn.Module) -> dict[str, int]:
     """Bytes of this rank.
 
-    param, grad, optim: persistent, padding included; padding: how much of param that is.
+    param, grad, optim: persistent on the model's device, padding included; padding: how much of
+    param that is. optim_host: of optimizer states and masters in host memory, where
+    lins_shard(offload_optimizer=True) keeps them.
     buffers, peak_buffers: lent now and at most; live_leases, peak_leases: how many;
     pooled: allocated for them.
     """

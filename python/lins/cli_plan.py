@@ -11,7 +11,10 @@ import click
 from rich.console import Console
 
 import lins
+from lins import _planning
 from lins.cli_common import Bytes, json_option
+
+OPTIMIZERS = list(_planning.optimizer_bytes())
 
 
 class _Scale(click.ParamType):
@@ -40,6 +43,13 @@ _PROBLEM = [
         "--micro-batch", type=int, default=1, show_default=True, help="Sequences at once."
     ),
     click.option("--recompute", type=click.Choice(["none", "full"]), default="none"),
+    click.option(
+        "--optimizer",
+        type=click.Choice(OPTIMIZERS),
+        default="adamw",
+        show_default=True,
+        help="Whose states the memory must hold.",
+    ),
     click.option("--nodes", type=int, default=1, show_default=True),
     click.option("--gpus", type=int, default=8, show_default=True, help="GPUs of a node."),
     click.option("--memory", type=Bytes(), default="80G", show_default=True, help="Of one GPU."),
@@ -57,6 +67,19 @@ _PROBLEM = [
     click.option("--split-repeats", is_flag=True, help="Copies of a unit choose for themselves."),
     click.option("--tie-epsilon", type=float, default=0.02, show_default=True),
     click.option("--prefetch", type=int, default=1, show_default=True),
+    click.option("--offload", is_flag=True, help="Optimizer states and masters in host memory."),
+    click.option(
+        "--host-bandwidth",
+        type=float,
+        default=0.0,
+        help="Bytes per second between a GPU and its host, both ways together. [assumed: 25e9]",
+    ),
+    click.option(
+        "--memory-bandwidth",
+        type=float,
+        default=0.0,
+        help="Bytes per second of a GPU's memory (A100: 1.6e12): counts the optimizer's seconds.",
+    ),
     click.option("--scale", "scales", type=_Scale(), multiple=True, help="A further size: 4x32."),
 ]
 
@@ -75,6 +98,7 @@ def _inputs(o: dict[str, Any]) -> tuple[lins.ModelSpec, lins.Cluster, dict[str, 
         seq_len=o["seq_len"],
         micro_batch=o["micro_batch"],
         recompute=o["recompute"],
+        optimizer=o["optimizer"],
         **sizes,
     )
     cluster = lins.Cluster(
@@ -85,9 +109,11 @@ def _inputs(o: dict[str, Any]) -> tuple[lins.ModelSpec, lins.Cluster, dict[str, 
         profile=o["profile"],
         tensor_parallel=o["tensor_parallel"],
         pipeline_parallel=o["pipeline_parallel"],
+        host_bandwidth=o["host_bandwidth"],
+        memory_bandwidth=o["memory_bandwidth"],
     )
     same = ("global_tokens", "objective", "space", "family", "split_repeats", "tie_epsilon")
-    settings = {k: o[k] for k in (*same, "micro_batches", "prefetch")}
+    settings = {k: o[k] for k in (*same, "micro_batches", "prefetch", "offload")}
     settings |= {"cap_bytes": o["cap"], "uniform": not o["per_unit"]}
     if o["scales"]:
         settings["scales"] = list(o["scales"])
@@ -146,6 +172,10 @@ def explain(path: Path, unit: str | None, as_json: bool) -> None:
 @click.option("-m", "--micro-batches", type=int)
 @click.option("--micro-batch", type=int, help="Sequences at once.")
 @click.option("--recompute", type=click.Choice(["none", "full"]))
+@click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="Whose states memory must hold.")
+@click.option("--offload/--no-offload", default=None, help="Optimizer states in host memory.")
+@click.option("--host-bandwidth", type=float, help="Bytes per second between a GPU and its host.")
+@click.option("--memory-bandwidth", type=float, help="Bytes per second of a GPU's memory.")
 @click.option("--objective", type=click.Choice(["step", "comm"]))
 @click.option("--space", type=click.Choice(["paper", "nested", "full"]))
 @click.option("--profile", help="A shipped name or a path.")
@@ -200,6 +230,7 @@ def simulate(path: Path, trace: Path | None, as_json: bool) -> None:
         "step": run.step,
         "compute": run.compute,
         "exposed": run.exposed,
+        "optimizer": run.optimizer,
         "link_busy": run.link_busy,
         "predicted_step": saved.cost["step"],
     }

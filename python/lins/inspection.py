@@ -257,7 +257,10 @@ class ModelInspection:
                 for i, x in enumerate((plan.param, plan.grad, plan.optim))
             ]
             self.rows.append((unit, f"{plan.total:,}", *places, "; ".join(moves) or "nothing"))
-        self.bytes = {k: v for k, v in core.memory().items() if k in ("param", "grad", "optim")}
+        held = core.memory()
+        self.bytes = {k: held[k] for k in ("param", "grad", "optim")}
+        if held["optim_host"]:
+            self.bytes["optim in host memory"] = held["optim_host"]
 
     _COLUMNS = ("unit", "elements", "P", "G", "OS", "moves")
 

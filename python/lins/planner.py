@@ -38,6 +38,7 @@ def solve(
     prefetch: int = 1,
     overlap: bool = True,
     overlap_update: bool = True,
+    offload: bool = False,
     cache: str | Path | None = None,
     **memory: Any,
 ) -> Plan:
@@ -49,7 +50,8 @@ def solve(
         spec: the model's units.
         cluster: the machines; its profile says what collectives cost.
         micro_batches: M of one optimizer step, or global_tokens to have it worked out.
-        objective: "comm", seconds of communication; or "step", those that compute does not hide.
+        objective: "comm", seconds of communication; or "step", those that compute does not hide,
+            and where the cluster has a memory_bandwidth those of the optimizer.
         space: "paper" (G like P or like OS), "nested" (P <= G <= OS), or "full" (also G in fewer
             pieces than P, and pieces of P kept between forward and backward).
         family: "planned", the cheapest redistributions; or "paper", the paper's collectives.
@@ -65,10 +67,12 @@ def solve(
         prefetch: units gathered ahead of compute.
         overlap: communication beside compute at all.
         overlap_update: parameters updated during the next forward.
+        offload: OS, masters included, is in host memory, and the GPU holds the chunks that are
+            being updated; seconds of the link to the host are counted, in both objectives.
         cache: a folder of plans: one that was made from the same inputs is read, any other is
             solved for and kept there.
         memory: gathered_units, gradient_buckets, fp32_gradient_copy, communicator_bytes, margin,
-            correction_bytes (docs/policy.md).
+            correction_bytes, offload_chunk_bytes (docs/policy.md).
 
     Raises:
         Infeasible: nothing fits; with the least memory that would do and the largest items.
@@ -96,6 +100,7 @@ def solve(
         "prefetch": prefetch,
         "overlap": overlap,
         "overlap_update": overlap_update,
+        "offload": offload,
     }
     if cache is None:
         return _planning.solve(spec, cluster, **settings)

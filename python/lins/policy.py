@@ -36,6 +36,7 @@ class Policy:
         sample: what one micro-batch passes to the model, to trace flops and activations.
         uniform: one choice for all units.
         optimizer: whose states the memory must hold, as in lins.describe().
+        offload: OS in host memory, as lins_shard(offload_optimizer=True).
     """
 
     param: Sequence[int] | int | None = None
@@ -50,6 +51,7 @@ class Policy:
     sample: Any = field(default=None, compare=False)
     uniform: bool = True
     optimizer: str = "adamw"
+    offload: bool = False
 
     def __post_init__(self) -> None:
         given = [f is not None for f in (self.param, self.grad, self.optim)]
@@ -67,7 +69,9 @@ class Policy:
             return str(f) if isinstance(f, int) else "x".join(str(n) for n in f)
 
         if not self.fixed:
-            return f"solve({self.objective or 'any objective'}, {self.space}, {self.optimizer})"
+            offload = ", offload" if self.offload else ""
+            objective = self.objective or "any objective"
+            return f"solve({objective}, {self.space}, {self.optimizer}{offload})"
         return f"P={text(self.param)} G={text(self.grad)} OS={text(self.optim)}"
 
     def solve(
@@ -94,11 +98,13 @@ class Policy:
             family=self.family,
             cap_bytes=self.cap_bytes,
             uniform=self.uniform,
+            offload=self.offload,
         )
 
 
 FAMILIES = ("planned", "paper")
 DEFAULT_BUCKET_BYTES = 512 * 2**20  # of family paper's all-reduces
+DEFAULT_OFFLOAD_CHUNK_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)
@@ -111,10 +117,13 @@ class Resolved:
     gradient_buckets: int = 2  # contributions of units alive at once
     profile: _planning.Profile | None = None  # that chooses among redistributions
     prefetch: int = 1  # what the plan counts on
+    offload: bool = False  # OS in host memory
+    offload_chunk_bytes: int = DEFAULT_OFFLOAD_CHUNK_BYTES
 
     def __str__(self) -> str:
         prices = f", prices of {self.profile.name}" if self.profile is not None else ""
         prices += f", family {self.family}" if self.family != "planned" else ""
+        prices += ", offload" if self.offload else ""
         # One choice for all is said once: how many units there are is another matter.
         choices = [repr(p) for p in self.placements]
         return ", ".join(choices[:1] if len(set(choices)) == 1 else choices) + prices
@@ -143,7 +152,7 @@ def resolve(
         # FSDP2's root, needed again as soon as the backward begins, stays whole until then.
         root = _placement(f"{placements[0]!r} between=1", mesh, "planned")
         placements = [root if not name else p for name, p in zip(units, placements, strict=True)]
-    return Resolved(placements, family)
+    return Resolved(placements, family, offload=isinstance(policy, Policy) and policy.offload)
 
 
 def _placement(text: str, mesh: _planning.Mesh, family: str) -> _planning.Placement:
@@ -181,4 +190,6 @@ def _resolve_plan(plan: _planning.Plan, mesh: _planning.Mesh, units: Sequence[st
         gradient_buckets=max(1, plan.gradient_buckets),
         profile=plan.cluster.profile,
         prefetch=plan.prefetch,
+        offload=plan.offload,
+        offload_chunk_bytes=plan.offload_chunk_bytes,
     )

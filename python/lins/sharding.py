@@ -68,6 +68,8 @@ def lins_shard(
     overlap_update: bool = True,
     init_fn: Callable[[nn.Module], None] | None = None,
     seed: int = 0,
+    offload_optimizer: bool | None = None,
+    offload_chunk_bytes: int | None = None,
 ) -> nn.Module:
     """Places the states of a model's parameters over a mesh; returns the same module.
 
@@ -99,6 +101,11 @@ def lins_shard(
             built on the meta device. Default: the module's reset_parameters().
         seed: of those values, which depend on it and on the module's name alone, not on ranks,
             units or policy.
+        offload_optimizer: OS, masters included, is in host memory (pinned where the model is on a
+            GPU), and optimizers update it in chunks, which are copied in and back meanwhile. The
+            device holds three chunks in place of OS. Default: as the plan or lins.Policy says.
+            Where parameters are their own masters, those stay on the device.
+        offload_chunk_bytes: of one chunk, default 32 MiB or the plan's.
 
     Collective: every rank passes the same. Gradients become the mean over ranks and micro-batches.
 
@@ -143,6 +150,10 @@ def lins_shard(
         family=resolved.family,
         bucket_bytes=resolved.bucket_bytes,
         gradient_buckets=resolved.gradient_buckets,
+        offload_optimizer=resolved.offload if offload_optimizer is None else offload_optimizer,
+        offload_chunk_bytes=(
+            resolved.offload_chunk_bytes if offload_chunk_bytes is None else offload_chunk_bytes
+        ),
     )
     handle = Handle(core, dict(model.named_parameters()), [name for name, _, _ in plan])
     materialize_buffers(model, init_fn, seed)

@@ -26,15 +26,17 @@ def run(
     axes: Sequence[str],
     fn: Callable[[_core.LiveMesh], T],
     timeout: float = 60.0,
+    device: str = "cpu",
 ) -> list[T]:
     """Calls fn(mesh) on every rank of a mesh, each in a thread of its own.
 
     Returns the results in the order of ranks. When a rank raises, the others are woken with an
     error and the first exception is raised here, with a note that names the rank.
-    Collectives, and the whole run, end after `timeout` seconds.
+    Collectives, and the whole run, end after `timeout` seconds. With device="cuda" all ranks share
+    the current CUDA device, and what they send to each other goes by way of the host.
     """
     size = Mesh(list(shape), list(axes)).size
-    worlds = _core.thread_worlds(size, timeout)
+    worlds = _core.thread_worlds(size, timeout, device)
     results: list[Any] = [None] * size
     failures: list[tuple[float, int, BaseException]] = []
 

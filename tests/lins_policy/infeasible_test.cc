@@ -63,6 +63,7 @@ void ExpectSuggestionHolds(const std::string& text, const ModelSpec& spec, const
   ASSERT_EQ(parts.size(), 2u) << text;
   ModelSpec changed = spec;
   Cluster there = cluster;
+  PlanSettings then = settings;
   for (absl::string_view change : absl::StrSplit(parts[0], ", ")) {
     const std::vector<std::string> kv = absl::StrSplit(change, '=');
     int64_t number = 0;
@@ -72,13 +73,15 @@ void ExpectSuggestionHolds(const std::string& text, const ModelSpec& spec, const
       changed = *changed.WithMicroBatch(number);
     } else if (kv[0] == "nodes" && absl::SimpleAtoi(kv[1], &number)) {
       there.nodes = number;
+    } else if (kv[0] == "offload" && kv[1] == "True") {
+      then.memory.offload = true;
     } else {
       FAIL() << text;
     }
   }
-  const auto plan = Solve(changed, there, settings);
+  const auto plan = Solve(changed, there, then);
   ASSERT_TRUE(plan.ok()) << text << ": " << plan.status();
-  PlanSettings least = settings;
+  PlanSettings least = then;
   least.cap_bytes = 1;
   EXPECT_TRUE(absl::StartsWith(
       parts[1],

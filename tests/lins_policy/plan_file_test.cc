@@ -24,7 +24,8 @@ bool operator==(const PlanCost& a, const PlanCost& b) {
          a.seconds.t_os0 == b.seconds.t_os0 && a.seconds.t_os1 == b.seconds.t_os1 &&
          a.bytes.total() == b.bytes.total() && a.bytes.t_p == b.bytes.t_p &&
          a.extra_micro_batch == b.extra_micro_batch && a.compute == b.compute &&
-         a.exposed == b.exposed;
+         a.exposed == b.exposed && a.update.optimizer == b.update.optimizer &&
+         a.update.offload == b.update.offload;
 }
 
 void ExpectEqual(const Plan& a, const Plan& b) {

@@ -150,7 +150,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def full_state_dict(self) -> dict[str, Any]:
         """The same with whole tensors, which torch's optimizers load too. Collective."""
         with torch.no_grad():
-            return checkpoint.gather(self.state_dict())
+            device = next(iter(self._handle.names.values())).device
+            return checkpoint.gather(self.state_dict(), device)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over states and options of state_dict(), full_state_dict() or torch's own rule.

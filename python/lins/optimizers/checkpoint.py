@@ -46,11 +46,15 @@ def pack(optimizer: ShardedOptimizer, records: Records) -> dict[str, Any]:
     return result
 
 
-def gather(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Whole tensors in place of DTensors. Collective."""
+def gather(state_dict: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Whole tensors in place of DTensors. Collective, on the device; one state is there at once."""
 
     def whole(x: Any) -> Any:
         if isinstance(x, DTensor):
+            part = x.to_local()
+            if part.device != device:  # offloaded
+                moved = DTensor.from_local(part.to(device), x.mesh, x.layout, tuple(x.shape))
+                return moved.full_tensor().to(part.device)
             x = x.full_tensor()
         return x.clone() if isinstance(x, torch.Tensor) else x
 

@@ -34,7 +34,9 @@ def wrap_optimizer(
         optimizer: a class such as torch.optim.NAdam whose rule treats each element by itself. It
             sees this rank's part of each parameter, as a 1-D tensor, fp32 where parameters are of
             lower precision.
-        model: wrapped by lins_shard, on any device.
+        model: wrapped by lins_shard, on any device. With offload_optimizer the class updates the
+            masters where they are, in host memory, and keeps its states there too; there must be
+            masters then (param_dtype of lower precision).
         param_groups: as in lins.AdamW.
         options: what the class takes.
 
@@ -105,7 +107,7 @@ class WrappedOptimizer(ShardedOptimizer):
         try:
             for name, _, grad in self._core.parts():
                 shard = self._shards[name]
-                shard.grad = None if grad is None else grad.to(shard.dtype)
+                shard.grad = None if grad is None else grad.to(shard)
             self.inner.step()
         finally:
             for shard in self._shards.values():

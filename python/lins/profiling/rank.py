@@ -16,6 +16,7 @@ from lins import _core, _planning
 from lins.errors import LinsRuntimeError
 from lins.processes import serve
 from lins.profiling.environment import describe
+from lins.profiling.nccl_log import NcclLog
 from lins.profiling.partial import Key, Partial
 from lins.profiling.progress import Reporter
 from lins.profiling.settings import DTYPES, Settings
@@ -28,6 +29,7 @@ def measure(s: Settings) -> dict[str, Any] | None:
     """Measures all points that are missing; writes the profile and reports, on rank 0 only."""
     if torch.cuda.is_available() and not dist.is_initialized():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    log = NcclLog() if torch.cuda.is_available() else None  # before the first communicator
     mesh = lins.init_mesh(timeout=120.0)
     on_gpu = mesh.backend == "nccl"
     dtype = s.dtype or ("bf16" if on_gpu else "fp32")
@@ -48,7 +50,7 @@ def measure(s: Settings) -> dict[str, Any] | None:
             reporter.note(partial.load())
         missing = _agreed([t for t in tasks if t not in partial.points])
         try:
-            _measure_all(mesh, missing, len(tasks), partial, s, DTYPES[dtype], reporter)
+            _measure_all(mesh, missing, len(tasks), partial, s, DTYPES[dtype], reporter, log)
         finally:
             partial.save()
         compute = _core.measure_compute(mesh, _COMPUTE_BUDGET, DTYPES[dtype])
@@ -76,6 +78,7 @@ def _measure_all(
     s: Settings,
     dtype: torch.dtype,
     reporter: Reporter,
+    log: NcclLog | None,
 ) -> None:
     left = s.budget
     for i, key in enumerate(missing):
@@ -90,6 +93,8 @@ def _measure_all(
         point, elapsed = _core.measure_collective(mesh, op, gpus, nodes, nbytes, budget, dtype)
         if left is not None:
             left -= elapsed
+        if log and (algorithm := log.algorithm(op)):
+            point["algorithm"] = algorithm
         partial.add(key, point)
 
 
