@@ -17,8 +17,8 @@ void CheckNccl();
 
 // Groups of ranks that meet in a store under `prefix`, each on its current CUDA device.
 // Communication kernels run on streams of high priority, so that compute does not starve them. What
-// fails or exceeds the time-out is aborted by c10d's watchdog, and raised by lins; unless
-// TORCH_NCCL_ASYNC_ERROR_HANDLING says otherwise, the process goes on.
+// fails or exceeds the time-out is aborted by c10d's watchdog, and raised by lins: unless
+// TORCH_NCCL_ASYNC_ERROR_HANDLING is set, the process goes on.
 C10dGroups NcclGroups(c10::intrusive_ptr<c10d::Store> store, const std::string& prefix);
 
 }  // namespace lins

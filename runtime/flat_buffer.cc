@@ -318,11 +318,7 @@ void FlatBuffer::NoteOptimizer() const {
 void FlatBuffer::StartUpdate(Lanes& lanes) {
   const bool copies = master_ && !copied_;
   copied_ = false;
-  if (!trainable_) return;
-  if (!copies && plan_.update.steps.empty()) {
-    updated_ = Event::Here(pool_->queue());  // the optimizer has written to P itself
-    return;
-  }
+  if (!trainable_ || (!copies && plan_.update.steps.empty())) return;
   if (!NeedsGather()) {
     Hide(
         "are being updated: this module's next forward waits for that, so does reading them "

@@ -130,6 +130,37 @@ TEST(C10dBackend, AnOperationIsNotWaitedForWithinItsGroup) {
   });
 }
 
+void ExpectParts(const std::string& what, std::initializer_list<const char*> parts) {
+  for (const char* part : parts) {
+    EXPECT_NE(what.find(part), std::string::npos) << part << ": " << what;
+  }
+}
+
+TEST(C10dBackend, WhatFailsInWaitIsRaisedThere) {
+  testing::NcclRecorder recorder;
+  recorder.aborted = [](const testing::NcclCall& call) { return call.op == "broadcast"; };
+  RunRecorded(recorder, 2, [&](World& world) {
+    Communicator& c = world.Everyone(Role::kUpdate);
+    const at::Tensor x = at::ones({4});
+    std::vector<Work> works;
+    {
+      Communicator::Group together(c);
+      for (int64_t root = 0; root < 2; ++root) {
+        works.push_back(c.Broadcast(x, root, {"layers.3", "gpu", ""}));
+      }
+    }
+    for (Work& w : works) {
+      try {
+        w.Wait();
+        ADD_FAILURE() << "no error";
+      } catch (const Error& e) {
+        ExpectParts(e.what(), {"broadcast failed", "unit 'layers.3'", "role update", "16 bytes",
+                               "NCCL communicator was aborted"});
+      }
+    }
+  });
+}
+
 TEST(C10dBackend, WhatFailsOnTheDeviceIsRaisedByWhoComesNext) {
   testing::NcclRecorder recorder;
   recorder.failure = [](const testing::NcclCall& call) {
@@ -143,10 +174,8 @@ TEST(C10dBackend, WhatFailsOnTheDeviceIsRaisedByWhoComesNext) {
       c.AllGather(y, x).Wait();
       ADD_FAILURE() << "no error";
     } catch (const Error& e) {
-      for (const char* part : {"all_reduce", "layers.3", "role reduce", "[0, 1]", "sequence 0",
-                               "16 bytes", "elapsed", "watchdog: timed out"}) {
-        EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << part << ": " << e.what();
-      }
+      ExpectParts(e.what(), {"all_reduce failed", "layers.3", "role reduce", "[0, 1]", "sequence 0",
+                             "16 bytes", "elapsed", "watchdog: timed out"});
     }
     c.AllReduce(x, ReduceOp::kSum, {"layers.4", "gpu", ""}).Wait();
     EXPECT_THROW(world.CheckCompleted(), Error);

@@ -13,7 +13,6 @@
 namespace lins {
 namespace {
 
-
 const c10::Device kHost(c10::kCPU);
 
 class DeviceStreamTest : public ::testing::Test {
@@ -44,8 +43,9 @@ TEST_F(DeviceStreamTest, ATaskComesAfterItsCallerAndBeforeWhoWaits) {
 TEST_F(DeviceStreamTest, WhoDoesNotWaitIsReported) {
   Reduce();
   NoteRead(x_, "step", "u");
-  ExpectOne("read by 'step' of unit 'u' on stream compute does not wait for write by "
-                          "'sum' of unit 'u' on stream reduce");
+  ExpectOne(
+      "read by 'step' of unit 'u' on stream compute does not wait for write by "
+      "'sum' of unit 'u' on stream reduce");
 }
 
 TEST_F(DeviceStreamTest, ATaskAfterNothingDoesNotWaitForItsCaller) {
@@ -123,11 +123,13 @@ TEST_F(DeviceStreamTest, StreamMemoryGoesFromStreamToStream) {
   StreamMemory memory(kHost);
   for (int i = 0; i < 3; ++i) {
     StreamMemory::Block block;
-    reduce_.Run([&] {
-      block = memory.Allocate(8, at::TensorOptions());
-      block.last.Wait();
-      NoteWrite(block.tensor, "sum", "u");
-    }).Wait();
+    reduce_
+        .Run([&] {
+          block = memory.Allocate(8, at::TensorOptions());
+          block.last.Wait();
+          NoteWrite(block.tensor, "sum", "u");
+        })
+        .Wait();
     NoteRead(block.tensor, "step", "u");
     block.last = Event::Here(queue_);
     memory.Free(std::move(block));

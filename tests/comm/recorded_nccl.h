@@ -61,6 +61,8 @@ class NcclRecorder {
     std::lock_guard lock(mutex_);
     calls_[rank].push_back(std::move(call));
   }
+  // Whether the operation's handle throws when it is waited for.
+  std::function<bool(const NcclCall&)> aborted;
   // What the watchdog would find, after the operation was waited for; "": nothing.
   std::function<std::string(const NcclCall&)> failure;
   ThreadsHub hub;
@@ -73,6 +75,7 @@ class NcclRecorder {
 class RecordedWork final : public c10d::Work {
  public:
   bool wait(std::chrono::milliseconds) override {
+    if (aborted) throw std::runtime_error("NCCL communicator was aborted");
     for (auto& p : pending) p->Wait(20);
     pending.clear();
     end.Wait();
@@ -84,6 +87,7 @@ class RecordedWork final : public c10d::Work {
   std::vector<std::unique_ptr<Pending>> pending;
   Event end;
   std::exception_ptr failed;
+  bool aborted = false;
 };
 
 class RecordedGroup final : public c10d::Backend {
@@ -118,16 +122,15 @@ class RecordedGroup final : public c10d::Backend {
   }
 
   Handle _allgather_base(at::Tensor& out, at::Tensor& in, const c10d::AllgatherOptions&) override {
-    return Begin("_allgather_base", out, in, out, [&] {
-      return group_->AllGather(out, in, Counts(getSize(), in.numel()), Info());
-    });
+    return Begin("_allgather_base", out, in, out,
+                 [&] { return group_->AllGather(out, in, Counts(getSize(), in.numel()), Info()); });
   }
   Handle allgather(std::vector<Tensors>& outs, Tensors& ins,
                    const c10d::AllgatherOptions&) override {
     Counts counts;
     for (const at::Tensor& t : outs[0]) counts.push_back(t.numel());
-    const at::Tensor out = outs[0][0].as_strided(
-        {std::accumulate(counts.begin(), counts.end(), int64_t{0})}, {1});
+    const at::Tensor out =
+        outs[0][0].as_strided({std::accumulate(counts.begin(), counts.end(), int64_t{0})}, {1});
     return Begin("allgather", out, ins[0], out,
                  [&] { return group_->AllGather(out, ins[0], counts, Info()); });
   }
@@ -187,6 +190,7 @@ class RecordedGroup final : public c10d::Backend {
       NoteWrite(out, what, unit);
       work->end = Event::Here(device->queue());
     }
+    work->aborted = recorder_.aborted && recorder_.aborted(call);
     if (recorder_.failure) {
       if (const std::string what = recorder_.failure(call); !what.empty())
         work->failed = std::make_exception_ptr(std::runtime_error(what));

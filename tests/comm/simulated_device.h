@@ -123,9 +123,9 @@ class SimulatedDevice final : public OrderChecker {
     Clock clock;
   };
   struct RankState {
-    Clock host;                // what the host has waited for
-    std::vector<Entry> used;   // of memory
-    std::vector<Entry> log;    // all of it
+    Clock host;               // what the host has waited for
+    std::vector<Entry> used;  // of memory
+    std::vector<Entry> log;   // all of it
   };
   struct EventState {
     int64_t stream;

@@ -1,5 +1,6 @@
 // The order of a training step on a device: every use of shared memory waits for those before it,
 // and what may overlap does. On a simulated device, over recorded groups.
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_join.h"
@@ -66,9 +67,8 @@ std::vector<std::string> Problems(const std::string& policy, const ShardOptions&
                                   int64_t micro_batches) {
   SimulatedDevice device;
   NcclRecorder recorder;
-  OnRecordedMesh(recorder, {2, 2}, [&](const LiveMesh& mesh) {
-    Train(mesh, policy, options, micro_batches);
-  });
+  OnRecordedMesh(recorder, {2, 2},
+                 [&](const LiveMesh& mesh) { Train(mesh, policy, options, micro_batches); });
   EXPECT_GT(device.uses(), 500) << policy;
   return device.problems();
 }
@@ -91,9 +91,9 @@ TEST_P(OrderTest, AlsoWithOtherTypesAndWithoutOverlap) {
   for (const ShardOptions& options :
        {ShardOptions{.param_dtype = at::kBFloat16},
         ShardOptions{.gradient_buckets = 1,
-                     .param_dtype = at::kBFloat16,
-                     .grad_dtype = at::kFloat,
-                     .reduce_dtype = at::kBFloat16},
+        .param_dtype = at::kBFloat16,
+        .grad_dtype = at::kFloat,
+        .reduce_dtype = at::kBFloat16},
         ShardOptions{.grad_dtype = at::kFloat, .reduce_dtype = at::kBFloat16},
         ShardOptions{.overlap = false}}) {
     const auto problems = Problems(GetParam(), options, 2);
@@ -147,6 +147,43 @@ INSTANTIATE_TEST_SUITE_P(
         Forgotten{"gather", "nccl", "zero3"}, Forgotten{"reduce", "nccl", "zero2"}),
     [](const auto& info) { return "At" + std::to_string(info.index); });
 
+// Autograd adds gradients on the streams of the leaves, which wait for those that made them; the
+// end of a unit's backward runs on the stream of its forward, which does not wait for the leaves'.
+TEST(Order, GradientsMayBeAddedOnAnotherStream) {
+  SimulatedDevice device;
+  NcclRecorder recorder;
+  OnRecordedMesh(recorder, {2, 2}, [&](const LiveMesh& mesh) {
+    const c10::impl::VirtualGuardImpl guard(device.queue().type());
+    const c10::Stream compute = CurrentStream(device.queue());
+    const c10::Stream leaves = guard.getStreamFromGlobalPool(device.queue());
+    device.Name(leaves.id(), "leaves");
+    SmallModel model(mesh, "zero2");
+    for (const auto& weights : {model.w, model.b}) {
+      for (const at::Tensor& leaf : weights) {
+        leaf.register_hook([&](const at::Tensor& grad) {
+          const Event made = Event::Of(compute);
+          guard.exchangeStream(leaves);
+          made.Wait();
+          return grad.clone();  // autograd itself tells the allocator of the other stream
+        });
+      }
+    }
+    AdamW opt(model.core, {{.lr = 0.01}}, {});
+    for (int i = 0; i < 2; ++i) {
+      // Each unit's input tells that its backward is over.
+      const at::Tensor y = model.Forward(at::ones({3, SmallModel::kWidth}), [&](at::Tensor& t) {
+        t.register_hook([&](const at::Tensor&) { guard.exchangeStream(compute); });
+      });
+      y.backward();
+      const Event end = Event::Of(leaves);
+      guard.exchangeStream(compute);
+      end.Wait();
+      opt.Step();
+    }
+  });
+  EXPECT_EQ(device.Text(), "");
+}
+
 // --- Executions that the caller does not wait for at once.
 TEST(Order, ExecutionsRunBesideTheirCaller) {
   SimulatedDevice device;
@@ -197,13 +234,13 @@ TEST(Order, AResultThatIsNotWaitedForIsReported) {
 TEST(Overlap, GathersAheadDoNotWaitForCompute) {
   SimulatedDevice device;
   NcclRecorder recorder;
-  OnRecordedMesh(recorder, {2, 2}, [&](const LiveMesh& mesh) {
-    Train(mesh, "zero3", {.prefetch = 1}, 1);
-  });
+  OnRecordedMesh(recorder, {2, 2},
+                 [&](const LiveMesh& mesh) { Train(mesh, "zero3", {.prefetch = 1}, 1); });
   const std::string gather = "all_gather (gather)";
-  EXPECT_TRUE(device.Overlapped(gather, "layers.2", "compute", "layers.1"));   // forward
-  EXPECT_TRUE(device.Overlapped(gather, "layers.1", "compute", "layers.2"));   // backward
-  EXPECT_FALSE(device.Overlapped(gather, "layers.3", "compute", "layers.1"));  // whose memory it has
+  EXPECT_TRUE(device.Overlapped(gather, "layers.2", "compute", "layers.1"));  // forward
+  EXPECT_TRUE(device.Overlapped(gather, "layers.1", "compute", "layers.2"));  // backward
+  EXPECT_FALSE(
+      device.Overlapped(gather, "layers.3", "compute", "layers.1"));  // whose memory it has
 }
 
 TEST(Overlap, ReductionsRunBesideTheBackwardOfTheNextUnit) {
@@ -228,8 +265,8 @@ TEST(Overlap, StagesOfOneUnitRunBesideThoseOfAnother) {
   SimulatedDevice device;
   NcclRecorder recorder;
   OnRecordedMesh(recorder, {2, 2}, [&](const LiveMesh& mesh) { Train(mesh, "hsdp", {}, 1); });
-  EXPECT_TRUE(device.Overlapped("reduce_scatter (reduce)", "layers.2", "all_reduce (reduce)",
-                                "layers.3"));
+  EXPECT_TRUE(
+      device.Overlapped("reduce_scatter (reduce)", "layers.2", "all_reduce (reduce)", "layers.3"));
 }
 
 }  // namespace

@@ -55,11 +55,14 @@ struct SmallModel {
     core = ShardedModel::Create(mesh, std::move(units), options);
   }
 
-  at::Tensor Forward(const at::Tensor& x) const {
+  // `watch` is given each unit's input.
+  at::Tensor Forward(const at::Tensor& x,
+                     const std::function<void(at::Tensor&)>& watch = nullptr) const {
     return core->Call(0, {x}, [&](const std::vector<at::Tensor>& in) {
       at::Tensor y = in[0] * scale;
       for (int u = 0; u < kUnits; ++u) {
-        y = core->Call(u + 1, {y}, [&](const std::vector<at::Tensor>& t) {
+        y = core->Call(u + 1, {y}, [&](std::vector<at::Tensor> t) {
+          if (watch) watch(t[0]);
           return at::tanh(at::matmul(t[0], w[u].to(t[0].scalar_type())) + b[u]);
         });
       }

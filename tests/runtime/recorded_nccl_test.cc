@@ -68,8 +68,13 @@ class Expectation {
         Add("reduce", p.scatter, type);
         // Of which a rank keeps its part.
         const RedistributionPlan& sum = last ? p.reduce : p.accumulate;
-        if (!sum.steps.empty() && sum.steps[0].kind == StepKind::kAllReduce)
-          Add("reduce", sum.steps[0], type);
+        if (sum.steps.empty() || sum.steps[0].kind != StepKind::kAllReduce) return;
+        const int64_t n = sum.steps[0].before.LocalNumel(rank_);
+        const int64_t bucket = std::max<int64_t>(1, p.bucket_bytes / Size(type));
+        for (int64_t at = 0; at < n; at += bucket) {
+          calls_[{"reduce", mesh_.Group(sum.steps[0].axes, rank_)}].push_back(
+              Show("allreduce", std::min(bucket, n - at) * Size(type), false));
+        }
         return;
       }
       if (cut) Add("reduce", p.accumulate, type);
@@ -129,8 +134,8 @@ class Expectation {
 std::string Show(const Calls& calls) {
   std::string out;
   for (const auto& [comm, list] : calls) {
-    absl::StrAppend(&out, comm.first, " [", absl::StrJoin(comm.second, ","), "]: ",
-                    absl::StrJoin(list, "; "), "\n");
+    absl::StrAppend(&out, comm.first, " [", absl::StrJoin(comm.second, ","),
+                    "]: ", absl::StrJoin(list, "; "), "\n");
   }
   return out;
 }
@@ -138,9 +143,8 @@ std::string Show(const Calls& calls) {
 class CallsTest : public ::testing::TestWithParam<const char*> {
  protected:
   void ExpectCalls(std::vector<int64_t> shape, int64_t micro_batches, const ShardOptions& options) {
-    const std::string what =
-        absl::StrCat(GetParam(), " on ", absl::StrJoin(shape, "x"), ", ", micro_batches,
-                     " micro-batches");
+    const std::string what = absl::StrCat(GetParam(), " on ", absl::StrJoin(shape, "x"), ", ",
+                                          micro_batches, " micro-batches");
     NcclRecorder recorder;
     std::mutex mutex;
     std::map<Communicator, std::map<int64_t, std::vector<std::string>>> by_group;
@@ -181,9 +185,12 @@ TEST_P(CallsTest, AreTheStepsOfThePlan) {
 }
 
 TEST_P(CallsTest, HaveTheBytesOfTheTypesThatAreSent) {
-  ExpectCalls({2, 2}, 2,
-              {.param_dtype = at::kBFloat16, .grad_dtype = at::kFloat, .reduce_dtype = at::kBFloat16});
+  ExpectCalls(
+      {2, 2}, 2,
+      {.param_dtype = at::kBFloat16, .grad_dtype = at::kFloat, .reduce_dtype = at::kBFloat16});
 }
+
+TEST_P(CallsTest, HaveTheBucketsOfThePaper) { ExpectCalls({2, 2}, 2, {.bucket_bytes = 24}); }
 
 TEST_P(CallsTest, DoNotDependOnOverlap) {
   ExpectCalls({2, 2}, 2, {.overlap = false});
