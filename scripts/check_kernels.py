@@ -19,7 +19,7 @@ def main() -> None:
     build, architectures = Path(sys.argv[1]), sys.argv[2:]
     wanted = kernels_in_sources()
     (library,) = build.glob("python/lins/_core*.so")
-    found = kernels_in(library)
+    found = kernels_in(library, wanted)
     missing = [
         f"{name} for sm_{a}" for name in wanted for a in architectures if name not in found[a]
     ]
@@ -39,7 +39,7 @@ def kernels_in_sources() -> list[str]:
     return names
 
 
-def kernels_in(library: Path) -> dict[str, dict[str, int]]:
+def kernels_in(library: Path, names: list[str]) -> dict[str, dict[str, int]]:
     """By architecture and name: how many instances of a kernel the library has."""
     out = subprocess.run(
         [cuobjdump(), "-symbols", str(library)], capture_output=True, text=True, check=True
@@ -50,11 +50,8 @@ def kernels_in(library: Path) -> dict[str, dict[str, int]]:
         if m := re.match(r"arch\s*=\s*sm_(\d+)", line):
             architecture = m[1]
         elif m := re.search(r"STT_FUNC\s+.*STO_ENTRY\s+(\S+)", line):
-            # A mangled name holds the plain one after its length.
-            for length, rest in re.findall(r"(?=(?<!\d)(\d+)([A-Za-z_]\w*))", m[1]):
-                name = rest[: int(length)]
-                if name.endswith("Kernel"):
-                    found[architecture][name] += 1
+            for name in names:
+                found[architecture][name] += f"{len(name)}{name}" in m[1]  # as names are mangled
     return found
 
 
