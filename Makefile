@@ -18,7 +18,7 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/python -m pytest tests/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test test-cpp test-py exhaustive fuzz lint format cuda gpu-check sanitize asan tsan bench clean distclean
+.PHONY: help setup build demo test test-cpp test-py exhaustive fuzz lint format cuda gpu-bundle gpu-check sanitize asan tsan bench clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,9 @@ format: setup  ## bring all files into style
 
 cuda:  ## build for CUDA in an environment of its own, and run what needs no GPU; no GPU needed
 	@scripts/cuda.sh
+
+gpu-bundle: setup  ## put what gpu-check needs into gpu-bundle/, for a machine without network
+	@scripts/gpu_bundle.sh
 
 gpu-check:  ## on a machine with a GPU: kernels, bandwidth, plans, memory, a step beside FSDP2
 	@scripts/gpu_check.sh

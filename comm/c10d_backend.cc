@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/backend.h"
+#include "kernels/element.h"
 
 namespace lins {
 namespace {
@@ -50,6 +51,20 @@ void Accumulate(at::Tensor& acc, const at::Tensor& next, ReduceOp op) {
     default:
       acc.add_(next);
   }
+}
+
+// The k contributions of `staging`, in rank order, by a single kernel. False where there is none.
+bool FoldOnDevice(const at::Tensor& to, const at::Tensor& staging, int64_t k, ReduceOp op) {
+  const std::optional<device::Element> element = ElementOf(to.scalar_type());
+  if (!to.is_cuda() || !device::Compiled() || !element) return false;
+  const device::Fold fold = op == ReduceOp::kMin       ? device::Fold::kMin
+                            : op == ReduceOp::kMax     ? device::Fold::kMax
+                            : op == ReduceOp::kProduct ? device::Fold::kProduct
+                                                       : device::Fold::kSum;
+  const double divisor = op == ReduceOp::kAvg ? static_cast<double>(k) : 1;
+  device::ReduceInOrder(to.mutable_data_ptr(), staging.const_data_ptr(), k, to.numel(), to.numel(),
+                        *element, fold, divisor);
+  return true;
 }
 
 bool Equal(const Counts& counts) {
@@ -144,6 +159,7 @@ class C10dBackend : public Backend {
     at::Tensor staging = at::empty({k * n}, from.options());
     std::vector<int64_t> out_counts(k, n), in_counts = counts;
     return Start(group_->alltoall_base(staging, from, out_counts, in_counts), [staging, to, op, k] {
+      if (FoldOnDevice(to, staging, k, op)) return;
       const auto type = to.scalar_type();
       const bool narrow = type == at::kHalf || type == at::kBFloat16;
       const std::vector<at::Tensor> parts =

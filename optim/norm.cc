@@ -115,7 +115,7 @@ double PowerSum(const at::Tensor& x, double p) {
     const at::Tensor parts =
         at::empty({device::PowerSumParts(x.numel()) + 1}, x.options().dtype(at::kDouble));
     auto* partial = parts.mutable_data_ptr<double>();
-    device::PowerSum(x.const_data_ptr(), ElementOf(x.scalar_type()), x.numel(), p, partial + 1,
+    device::PowerSum(x.const_data_ptr(), KnownElement(x.scalar_type()), x.numel(), p, partial + 1,
                      partial);
     return parts[0].item<double>();
   }

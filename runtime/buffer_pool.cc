@@ -15,19 +15,21 @@ std::shared_ptr<BufferPool::Lease> BufferPool::Acquire(int64_t nbytes) {
   StreamMemory::Block block;
   {
     std::lock_guard lock(mutex_);
-    stats_.live_bytes += nbytes;
-    stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.live_bytes);
-    stats_.peak_leases = std::max(stats_.peak_leases, ++stats_.live_leases);
     auto& list = free_[nbytes];
     if (!list.empty()) {
       block = std::move(list.back());
       list.pop_back();
-    } else {
-      stats_.pooled_bytes += nbytes;
     }
   }
-  if (!block.tensor.defined())
-    block = memory_.Allocate(nbytes, at::TensorOptions().dtype(at::kByte).device(device_));
+  const bool made = !block.tensor.defined();
+  if (made) block = memory_.Allocate(nbytes, at::TensorOptions().dtype(at::kByte).device(device_));
+  {
+    std::lock_guard lock(mutex_);
+    if (made) stats_.pooled_bytes += nbytes;
+    stats_.live_bytes += nbytes;
+    stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.live_bytes);
+    stats_.peak_leases = std::max(stats_.peak_leases, ++stats_.live_leases);
+  }
   return std::make_shared<Lease>(shared_from_this(), std::move(block));
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # gpu_bundle.sh: puts into gpu-bundle/ what building and running lins needs besides torch, nvcc, cmake and ninja:
-# headers and static libraries of the Debian packages, and Python packages without compiled code. With that folder
+# headers and libraries of the Debian packages, and Python packages without compiled code. With that folder
 # beside the sources, `make gpu-check` works on a machine without network. Run it where `make setup` has run.
 set -euo pipefail
 
@@ -10,7 +10,9 @@ bundle=gpu-bundle
 rm -rf "$bundle"
 mkdir -p "$bundle/python"
 
-for package in libabsl-dev nlohmann-json3-dev libgtest-dev libgloo-dev; do
+# Abseil's shared libraries are a package of their own, named by its release.
+absl=$(dpkg-query -W -f='${Depends}' libabsl-dev | grep -oE 'libabsl[0-9]+[a-z0-9]*')
+for package in libabsl-dev "$absl" nlohmann-json3-dev libgtest-dev libgloo-dev; do
   dpkg -L "$package" | grep -E '^/usr/(include|lib|share/cmake|share/pkgconfig)' |
     while read -r file; do
       if [[ -f $file && $file != *libgloo* ]]; then cp --parents -P "$file" "$bundle"; fi

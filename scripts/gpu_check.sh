@@ -4,16 +4,16 @@
 # FSDP2. Uses no network. Needs nvcc, cmake, ninja, a compiler; libraries from the system, or from gpu-bundle/
 # (scripts/gpu_bundle.sh).
 #
-#   PYTHON   interpreter with a CUDA build of torch (default: .venv-cuda's, or python3)
+#   PYTHON   interpreter with a CUDA build of torch (default: python3, or else .venv-cuda's)
 #   ARGS     passed on to benchmarks/gpu_check.py: --json FILE, --only kernels, ...
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-python=${PYTHON:-}
-if [[ -z $python ]]; then
-  python=python3
-  [[ ! -x .venv-cuda/bin/python ]] || python=$root/.venv-cuda/bin/python
+python=${PYTHON:-python3}
+cuda_torch='import sys, torch; sys.exit(torch.version.cuda is None)'
+if ! "$python" -c "$cuda_torch" 2>/dev/null && [[ -x .venv-cuda/bin/python ]]; then
+  python=$root/.venv-cuda/bin/python
 fi
 python=$("$python" -c 'import sys; print(sys.executable)')
 "$python" - <<'PY'

@@ -117,15 +117,18 @@ TEST(HostPass, CopiesRunBesideTheWork) {
 }
 
 TEST(HostPass, WhereThereIsNoMemoryTheErrorSaysWhatHelps) {
-  auto pool = std::make_shared<BufferPool>(at::kXLA);  // which nothing here allocates on
+  auto pool = std::make_shared<BufferPool>(at::kCPU);
   HostPass pass(pool, true);
   try {
-    pass.Reserve(64);
+    pass.Reserve(int64_t{1} << 60);
     FAIL();
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("offload_chunk_bytes"), std::string::npos) << e.what();
   }
   EXPECT_EQ(pass.chunk_bytes(), 0);
+  EXPECT_EQ(pool->stats().live_leases, 0);
+  EXPECT_EQ(pool->stats().live_bytes, 0);
+  EXPECT_EQ(pool->stats().pooled_bytes, 0);
 }
 
 }  // namespace
