@@ -10,18 +10,17 @@
 
 namespace lins {
 
-StreamMemory::StreamMemory(c10::Device device) : queue_(QueueOf(device)) {
-  if (queue_.is_cpu()) return;
-  home_ = std::make_unique<c10::Stream>(
-      c10::impl::VirtualGuardImpl(queue_.type()).getStreamFromGlobalPool(queue_));
-  if (OrderChecker* checker = order_checker) checker->Name(home_->id(), "memory");
-}
+StreamMemory::StreamMemory(c10::Device device) : queue_(QueueOf(device)) {}
 
 StreamMemory::~StreamMemory() = default;
-StreamMemory::StreamMemory(StreamMemory&&) noexcept = default;
 
 StreamMemory::Block StreamMemory::Allocate(int64_t numel, const at::TensorOptions& options) {
-  if (!home_) return {at::empty({numel}, options), {}};
+  if (queue_.is_cpu()) return {at::empty({numel}, options), {}};
+  std::call_once(once_, [this] {
+    home_ = std::make_unique<c10::Stream>(
+        c10::impl::VirtualGuardImpl(queue_.type()).getStreamFromGlobalPool(queue_));
+    if (OrderChecker* checker = order_checker) checker->Name(home_->id(), "memory");
+  });
   const c10::StreamGuard on(*home_);
   at::Tensor tensor = at::empty({numel}, options);
   return {std::move(tensor), Event::Here(queue_)};

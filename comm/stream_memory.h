@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 
 #include "comm/stream.h"
 
@@ -20,7 +21,7 @@ class StreamMemory {
   // Of tensors on `device`.
   explicit StreamMemory(c10::Device device);
   ~StreamMemory();
-  StreamMemory(StreamMemory&&) noexcept;
+  StreamMemory(const StreamMemory&) = delete;
 
   // A tensor, and what has to be waited for by the stream that uses it first. Who is done with it
   // sets `last` to an event behind its own use.
@@ -34,8 +35,9 @@ class StreamMemory {
   c10::Device queue() const { return queue_; }
 
  private:
-  c10::Device queue_;
-  std::unique_ptr<c10::Stream> home_;  // null on the host
+  const c10::Device queue_;
+  std::once_flag once_;
+  std::unique_ptr<c10::Stream> home_;  // of a device, from the first allocation on
 };
 
 }  // namespace lins

@@ -311,7 +311,8 @@ void FlatBuffer::NoteCompute() const {
 
 void FlatBuffer::NoteOptimizer() const {
   NoteRead(OptimGrad(), "optimizer", unit_);
-  NoteWrite(OptimParam(), "optimizer", unit_);
+  // Masters in host memory are on their way back to it.
+  if (!(offload_ && master_)) NoteWrite(OptimParam(), "optimizer", unit_);
   NoteWrite(OptimCopy(), "optimizer", unit_);
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "comm/order_checker.h"
 #include "mesh/error.h"
 
 namespace lins {
@@ -15,6 +16,8 @@ using Tensors = std::vector<at::Tensor>;
 
 void Copy(const Tensors& to, const Tensors& from, std::atomic<int64_t>& bytes) {
   for (size_t i = 0; i < to.size(); ++i) {
+    NoteRead(from[i], "offload", "");
+    NoteWrite(to[i], "offload", "");
     to[i].copy_(from[i], /*non_blocking=*/true);
     bytes += static_cast<int64_t>(from[i].nbytes());
   }
@@ -107,10 +110,10 @@ void HostPass::Run(std::vector<Chunk> chunks) {
     Buffer& b = staged[at];
     at = (at + 1) % staged.size();
     b.in.Wait();
+    for (const at::Tensor& array : b.device) NoteWrite(array, "offloaded update", "");
     chunk.work(b.device);
-    b.out = out_.Run([this, device = b.device, host = chunk.arrays] {
-      Copy(host, device, out_bytes_);
-    });
+    b.out = out_.Run(
+        [this, device = b.device, host = chunk.arrays] { Copy(host, device, out_bytes_); });
   }
   for (const Buffer& b : staged) b.out.Synchronize();  // the host may read them
 }

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
+import torch
+
 from lins import _core
 from lins._planning import Layout, Mesh
 from lins.errors import LinsRuntimeError
@@ -41,6 +43,10 @@ def run(
     failures: list[tuple[float, int, BaseException]] = []
 
     def play(rank: int) -> None:
+        if device != "cpu":
+            # torch has one thread for all backwards on a device, where one rank's hooks would wait
+            # for another's: each rank runs its backward itself.
+            torch.autograd.set_multithreading_enabled(False)
         scope = _core.RankScope(worlds[rank])
         try:
             results[rank] = fn(_core.LiveMesh(worlds[rank], list(shape), list(axes)))

@@ -25,6 +25,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -276,7 +277,7 @@ class SimulatedDevice final : public OrderChecker {
     static void Register() {
       static Memory* const memory = [] {
         auto* made = new Memory();
-        made->plain = c10::GetCPUAllocator();
+        plain = c10::GetCPUAllocator();
         c10::SetCPUAllocator(made, /*priority=*/100);
         return made;
       }();
@@ -294,18 +295,29 @@ class SimulatedDevice final : public OrderChecker {
       if (active_ == nullptr || bytes == 0 || own_ == 0) return data;
       void* const p = data.get();
       active_->Allocate(p, bytes, Current());
-      auto* block = new Block{std::move(data), bytes, Current(), active_};
-      return {p, block, &Release, c10::Device(c10::DeviceType::CPU)};
+      std::lock_guard lock(mutex);
+      blocks.insert_or_assign(p, Block{std::move(data), bytes, Current(), active_});
+      return {p, p, &Release, c10::Device(c10::DeviceType::CPU)};
     }
-    static void Release(void* context) {
-      const std::unique_ptr<Block> block(static_cast<Block*>(context));
-      if (block->device == active_) active_->Free(block->data.get(), block->bytes, block->stream);
+    static void Release(void* p) {
+      std::optional<Block> block;
+      {
+        std::lock_guard lock(mutex);
+        if (const auto it = blocks.find(p); it != blocks.end()) {
+          block.emplace(std::move(it->second));
+          blocks.erase(it);
+        }
+      }
+      if (!block) return plain->raw_deallocate(p);
+      if (block->device == active_) active_->Free(p, block->bytes, block->stream);
     }
-    c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+    c10::DeleterFnPtr raw_deleter() const override { return &Release; }
     void copy_data(void* to, const void* from, size_t n) const override {
       default_copy_data(to, from, n);
     }
-    c10::Allocator* plain = nullptr;
+    inline static c10::Allocator* plain = nullptr;
+    inline static std::mutex mutex;  // of the map
+    inline static std::map<void*, Block> blocks;
   };
 
   inline static SimulatedDevice* active_ = nullptr;

@@ -95,7 +95,9 @@ TEST_P(OrderTest, AlsoWithOtherTypesAndWithoutOverlap) {
         .grad_dtype = at::kFloat,
         .reduce_dtype = at::kBFloat16},
         ShardOptions{.grad_dtype = at::kFloat, .reduce_dtype = at::kBFloat16},
-        ShardOptions{.overlap = false}}) {
+        ShardOptions{.overlap = false}, ShardOptions{.offload_optimizer = true},
+        ShardOptions{
+            .param_dtype = at::kBFloat16, .offload_optimizer = true, .offload_chunk_bytes = 256}}) {
     const auto problems = Problems(GetParam(), options, 2);
     EXPECT_TRUE(problems.empty()) << GetParam() << ":\n" << absl::StrJoin(problems, "\n");
   }
