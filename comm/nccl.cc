@@ -45,6 +45,9 @@ class KeepErrors {
 // rank of the parent takes part in a split, while groups are made by their members alone, when they
 // first need them: ranks of other groups may make none, or others, at that time.
 C10dGroups NcclGroups(c10::intrusive_ptr<c10d::Store> store, const std::string& prefix) {
+  // Kernels of several communicators on one device start in the order of their calls, which is the
+  // same on all ranks: none then holds what another one's peer waits for. NCCL 2.26 and newer.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   return [store = std::move(store), prefix](const std::vector<int64_t>& ranks, int64_t index,
                                             const std::string& key, double timeout_seconds) {
     const std::string name = prefix + "/" + key;

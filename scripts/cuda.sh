@@ -13,7 +13,7 @@ architectures=${LINS_CUDA_ARCHITECTURES:-80 90 100}
 scripts/setup.sh cuda
 # All libraries, the package, and the tests of folders that see torch's CUDA build: others cannot differ.
 tests=(kernels comm optim runtime)
-LINS_VENV=.venv-cuda scripts/build.sh build-cuda "python/all examples/all ${tests[*]/%/_test}" -DLINS_CUDA=ON \
+LINS_VENV=.venv-cuda scripts/build.sh build-cuda "python/all ${tests[*]/%/_test}" -DLINS_CUDA=ON \
   "-DCMAKE_CUDA_ARCHITECTURES=${architectures// /;}" "-DLINS_PACKAGE_DIR=$root/build-cuda/python"
 .venv-cuda/bin/python scripts/check_kernels.py build-cuda $architectures
 
