@@ -232,6 +232,22 @@ TEST(Order, AResultThatIsNotWaitedForIsReported) {
       << device.Text();
 }
 
+TEST(Order, NcclIsCalledOnTheStreamOfTheRole) {
+  for (const char* policy : {"zero2", "zero3", "hsdp", "paper P=2x1 G=2x1 OS=4"}) {
+    SimulatedDevice device;
+    NcclRecorder recorder;
+    OnRecordedMesh(recorder, {2, 2},
+                   [&](const LiveMesh& mesh) { Train(mesh, policy, {.prefetch = 1}, 2); });
+    int calls = 0;
+    for (const testing::NcclCall& call : recorder.Calls(3)) {
+      if (call.role == "other") continue;  // agreements: of the caller
+      EXPECT_EQ(call.stream, call.role) << policy << ": " << call.op;
+      ++calls;
+    }
+    EXPECT_GT(calls, 30) << policy;
+  }
+}
+
 // --- And what may overlap does: it does not wait.
 TEST(Overlap, GathersAheadDoNotWaitForCompute) {
   SimulatedDevice device;
