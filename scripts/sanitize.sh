@@ -11,7 +11,7 @@ jobs=${JOBS:-$(nproc)}
 
 asan() {
   scripts/build.sh build-asan tests/all -DLINS_SANITIZE=address,undefined
-  ASAN_OPTIONS="detect_stack_use_after_return=1:strict_string_checks=1:${ASAN_OPTIONS:-}" \
+  ASAN_OPTIONS="detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1:${ASAN_OPTIONS:-}" \
     LSAN_OPTIONS="suppressions=$supp/lsan.supp:print_suppressions=0:${LSAN_OPTIONS:-}" \
     UBSAN_OPTIONS="suppressions=$supp/ubsan.supp:print_stacktrace=1:halt_on_error=1:${UBSAN_OPTIONS:-}" \
     ctest --test-dir build-asan -j"$jobs" --output-on-failure --timeout 1200 -E '^examples'
@@ -24,7 +24,7 @@ tsan() {
   if setarch "$(uname -m)" -R true 2>/dev/null; then
     run=(setarch "$(uname -m)" -R)
   fi
-  TSAN_OPTIONS="suppressions=$supp/tsan.supp:second_deadlock_stack=1:halt_on_error=0:${TSAN_OPTIONS:-}" \
+  TSAN_OPTIONS="suppressions=$supp/tsan.supp:second_deadlock_stack=1:halt_on_error=0:allocator_may_return_null=1:${TSAN_OPTIONS:-}" \
     "${run[@]}" ctest --test-dir build-tsan -j"$jobs" --output-on-failure --timeout 1200 \
     -R '^(comm|runtime|lins_policy)$'
 }
