@@ -9,6 +9,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import gpu_check
+import gpu_overlap
 
 
 @pytest.fixture
@@ -49,6 +50,15 @@ def test_the_program_of_kernels_must_run_tests_on_a_device(tmp_path):
     assert [row["ok"] for row in program(ran, 3)] == [True, False]  # it crashed later
     assert [row["ok"] for row in program("[  SKIPPED ] OnDevice.Adam (0 ms)")] == [False]
     assert gpu_check.kernels(None)[0]["ok"] is False
+
+
+def test_overlap_counts_each_moment_once():
+    assert gpu_overlap.covered([(0, 10)], [(2, 4), (3, 6), (20, 30)]) == 0.4
+    assert gpu_overlap.covered([(0, 2), (1, 4), (6, 8)], [(3, 7)]) == 2 / 6
+    assert gpu_overlap.covered([(0, 2)], []) == 0
+    assert gpu_overlap.covered([], [(0, 2)]) == 0
+    spans = [("ncclDevKernel", (0.0, 4.0)), ("gemm", (1.0, 2.0)), ("memcpy", (3.0, 5.0))]
+    assert gpu_overlap.hidden(spans, "nccl") == 0.5
 
 
 def test_rows_become_a_table(capsys):
