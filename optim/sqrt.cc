@@ -41,12 +41,15 @@ void Rest(const float* x, int64_t n, float* out) {
 }
 
 #ifdef __x86_64__
+#define LINS_AVX2 __attribute__((target("avx2")))
+#define LINS_AVX512 __attribute__((target("avx512f,avx512dq,avx512vl")))
+
 bool HasNewton() { return __builtin_cpu_supports("avx2"); }
 
 // The estimate of 1/sqrt(x), good to 12 bits, made better twice (P. Markstein, "Computation of
 // elementary functions on the IBM RISC System/6000 processor", 1990), without fused
-// multiply-adds.
-__attribute__((target("avx2"))) inline __m256 NewtonOf(__m256 x) {
+// multiply-adds. Eight or sixteen lanes at once.
+LINS_AVX2 inline __m256 NewtonOf(__m256 x) {
   const __m256 half = _mm256_set1_ps(0.5f), r = _mm256_rsqrt_ps(x);
   __m256 s = _mm256_mul_ps(x, r), h = _mm256_mul_ps(half, r);
   const __m256 e = _mm256_sub_ps(half, _mm256_mul_ps(s, h));
@@ -55,31 +58,73 @@ __attribute__((target("avx2"))) inline __m256 NewtonOf(__m256 x) {
   const __m256 d = _mm256_sub_ps(x, _mm256_mul_ps(s, s));
   return _mm256_add_ps(s, _mm256_mul_ps(d, h));
 }
+LINS_AVX512 inline __m512 NewtonOf(__m512 x) {
+  // There is no such estimate of sixteen numbers, only another one of 14 bits.
+  const __m256 low = _mm256_rsqrt_ps(_mm512_castps512_ps256(x));
+  const __m256 high = _mm256_rsqrt_ps(_mm512_extractf32x8_ps(x, 1));
+  const __m512 half = _mm512_set1_ps(0.5f),
+               r = _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+  __m512 s = _mm512_mul_ps(x, r), h = _mm512_mul_ps(half, r);
+  const __m512 e = _mm512_sub_ps(half, _mm512_mul_ps(s, h));
+  s = _mm512_add_ps(s, _mm512_mul_ps(s, e));
+  h = _mm512_add_ps(h, _mm512_mul_ps(h, e));
+  const __m512 d = _mm512_sub_ps(x, _mm512_mul_ps(s, s));
+  return _mm512_add_ps(s, _mm512_mul_ps(d, h));
+}
 
-__attribute__((target("avx2"))) void Newton(const float* x, int64_t n, float* out) {
+constexpr float kLeast = 0x1p-100f, kMost = 0x1p100f;  // that Newton serves, beside 0
+
+// Returns how many it has done: all but what does not fill sixteen lanes.
+LINS_AVX512 int64_t NewtonBySixteen(const float* x, int64_t n, float* out) {
+  constexpr int64_t kLanes = 16;
+  const __m512 least = _mm512_set1_ps(kLeast), most = _mm512_set1_ps(kMost);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const __m512 v = _mm512_loadu_ps(x + i);
+    const __mmask16 is_zero = _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_EQ_OQ);
+    const unsigned odd = _mm512_cmp_ps_mask(v, least, _CMP_NGE_UQ) |  // NaN is odd too
+                         _mm512_cmp_ps_mask(v, most, _CMP_NLE_UQ);
+    if ((odd & ~static_cast<unsigned>(is_zero)) != 0) [[unlikely]] {
+      Rest(x + i, kLanes, out + i);
+    } else {
+      _mm512_storeu_ps(out + i, _mm512_mask_blend_ps(is_zero, NewtonOf(v), v));  // zeros stay
+    }
+  }
+  return i;
+}
+
+LINS_AVX2 void NewtonByEight(const float* x, int64_t n, float* out) {
   constexpr int64_t kLanes = 8;
   const __m256 zero = _mm256_setzero_ps();
-  const __m256 least = _mm256_set1_ps(0x1p-100f), most = _mm256_set1_ps(0x1p100f);
+  const __m256 least = _mm256_set1_ps(kLeast), most = _mm256_set1_ps(kMost);
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t count = std::min(kLanes, n - i);
     alignas(32) float few[kLanes] = {};
     if (count < kLanes) std::copy_n(x + i, count, few);
     const __m256 v = count < kLanes ? _mm256_load_ps(few) : _mm256_loadu_ps(x + i);
     const __m256 is_zero = _mm256_cmp_ps(v, zero, _CMP_EQ_OQ);
-    const __m256 odd = _mm256_or_ps(_mm256_cmp_ps(v, least, _CMP_NGE_UQ),  // NaN is odd too
-                                    _mm256_cmp_ps(v, most, _CMP_NLE_UQ));
+    const __m256 odd =
+        _mm256_or_ps(_mm256_cmp_ps(v, least, _CMP_NGE_UQ), _mm256_cmp_ps(v, most, _CMP_NLE_UQ));
     const __m256 rest = _mm256_andnot_ps(is_zero, odd);
-    // Zeros keep their sign.
+    if (!_mm256_testz_ps(rest, rest)) {
+      Rest(x + i, count, out + i);
+      continue;
+    }
     const __m256 root = _mm256_blendv_ps(NewtonOf(v), v, is_zero);
-    if (count == kLanes && _mm256_testz_ps(rest, rest)) {
+    if (count == kLanes) {
       _mm256_storeu_ps(out + i, root);
-    } else if (_mm256_testz_ps(rest, rest)) {
+    } else {
       _mm256_store_ps(few, root);
       std::copy_n(few, count, out + i);
-    } else {
-      Rest(x + i, count, out + i);
     }
   }
+}
+
+void Newton(const float* x, int64_t n, float* out) {
+  static const bool wide = __builtin_cpu_supports("avx512f") &&
+                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const int64_t done = wide ? NewtonBySixteen(x, n, out) : 0;
+  NewtonByEight(x + done, n - done, out + done);
 }
 #else
 bool HasNewton() { return false; }
