@@ -34,6 +34,10 @@ function(lins_test folder)
   lins_compile_options(${folder}_test)
   target_compile_options(${folder}_test PRIVATE -fPIC)  # as the precompiled header was
   add_test(NAME ${folder} COMMAND ${folder}_test --gtest_brief=1)
+  set(timeout 300)
+  if(LINS_SANITIZE)  # ten times as slow
+    set(timeout 1500)
+  endif()
   set_tests_properties(${folder} PROPERTIES
-    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} ENVIRONMENT "OMP_NUM_THREADS=1" TIMEOUT 300)
+    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} ENVIRONMENT "OMP_NUM_THREADS=1" TIMEOUT ${timeout})
 endfunction()
