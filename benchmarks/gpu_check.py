@@ -28,13 +28,10 @@ from typing import Any
 
 import lins
 import torch
-from gpu_overlap import covered, device_spans
-from lins.demo.model import Block, Llama
-from lins.demo.settings import Settings
+from gpu_overlap import LR, covered, device_spans, fsdp2, llama, stepper, tokens
 from rich.console import Console
 from rich.table import Table
 from torch import nn
-from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
 Row = dict[str, Any]
@@ -362,52 +359,29 @@ def several() -> list[Row]:
 def step() -> list[Row]:
     """Wall time of steps that follow each other, medians over interleaved rounds."""
     import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
 
     mesh = lins.init_mesh((1, 1))
     if not dist.is_initialized():
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
-    settings = Settings(dim=1024, layers=12, heads=16, hidden=2816, seq_len=512)
-    tokens = torch.randint(0, 256, (8, settings.seq_len), device=_DEVICE)
-
-    def model() -> nn.Module:
-        torch.manual_seed(0)
-        return Llama(settings).to(_DEVICE)
-
-    def loss(m: nn.Module) -> torch.Tensor:
-        logits = m(tokens)
-        return functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
-
-    fsdp = model()
-    torch_mesh = init_device_mesh("cuda", (1,))
-    for block in fsdp.modules():
-        if isinstance(block, Block):
-            fully_shard(block, mesh=torch_mesh)
-    fully_shard(fsdp, mesh=torch_mesh)
-    ours = lins.lins_shard(model(), mesh, "zero3")
-    theirs = torch.optim.AdamW(fsdp.parameters(), lr=1e-3, fused=True)
-    opt = lins.AdamW(ours, lr=1e-3)
-
-    def run(m: nn.Module, o: torch.optim.Optimizer) -> float:
-        value = loss(m)
-        value.backward()
-        o.step()
-        o.zero_grad()
-        return value
+    batch = tokens()
+    ours = lins.lins_shard(llama(), mesh, "zero3")
+    steps = {
+        "fsdp2": stepper(*fsdp2(llama()), batch),
+        "lins": stepper(ours, lins.AdamW(ours, lr=LR), batch),
+    }
 
     times: dict[str, list[float]] = {"fsdp2": [], "lins": []}
     for i in range(12):
-        for name, m, o in (("fsdp2", fsdp, theirs), ("lins", ours, opt)):
+        for name, run in steps.items():
             torch.cuda.synchronize()
             start = time.perf_counter()
             for _ in range(3):
-                value = run(m, o)
+                value = run()
             torch.cuda.synchronize()
             if i > 1:
                 times[name].append((time.perf_counter() - start) / 3)
         last = float(value)
-    expected = float(run(fsdp, theirs))
+    expected = float(steps["fsdp2"]())
     ratio = statistics.median(f / t for f, t in zip(times["fsdp2"], times["lins"], strict=True))
     return [
         {"what": "FSDP2's time over lins'", "value": ratio, "unit": "times", "goal": 1},

@@ -27,6 +27,8 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
 Interval = tuple[float, float]
+_SETTINGS = Settings(dim=1024, layers=12, heads=16, hidden=2816, seq_len=512)
+LR = 1e-4
 _PRESETS = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
 
 
@@ -86,33 +88,44 @@ def main() -> None:
 
 def measure() -> list[dict[str, Any]]:
     """A row for each candidate, on every rank."""
-    settings = Settings(dim=1024, layers=12, heads=16, hidden=2816, seq_len=512)
-    tokens = torch.randint(0, 256, (8, settings.seq_len), device="cuda")
-
-    def model() -> nn.Module:
-        torch.manual_seed(0)
-        return Llama(settings).to("cuda")
-
-    def stepper(m: nn.Module, opt: torch.optim.Optimizer) -> Callable[[], None]:
-        def step() -> None:
-            logits = m(tokens)[:, :-1].flatten(0, 1)
-            functional.cross_entropy(logits, tokens[:, 1:].flatten()).backward()
-            opt.step()
-            opt.zero_grad()
-
-        return step
-
-    rows = [_row("torch FSDP2", stepper(*_fsdp2(model())))]
+    batch = tokens()
+    rows = [_row("torch FSDP2", stepper(*fsdp2(llama()), batch))]
     mesh = lins.init_mesh((1, dist.get_world_size()))
     for preset in _PRESETS:
-        ours = lins.lins_shard(model(), mesh, preset)
-        rows.append(_row(f"lins {preset}", stepper(ours, lins.AdamW(ours, lr=1e-4))))
+        ours = lins.lins_shard(llama(), mesh, preset)
+        rows.append(_row(f"lins {preset}", stepper(ours, lins.AdamW(ours, lr=LR), batch)))
         del ours
         torch.cuda.empty_cache()
     return rows
 
 
-def _fsdp2(model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
+def llama() -> nn.Module:
+    """The model of these benchmarks, 150 million parameters, the same on every rank."""
+    torch.manual_seed(0)
+    return Llama(_SETTINGS).to("cuda")
+
+
+def tokens() -> torch.Tensor:
+    return torch.randint(0, 256, (8, _SETTINGS.seq_len), device="cuda")
+
+
+def stepper(
+    model: nn.Module, opt: torch.optim.Optimizer, batch: torch.Tensor
+) -> Callable[[], torch.Tensor]:
+    """A function that makes one training step and returns its loss."""
+
+    def step() -> torch.Tensor:
+        logits = model(batch)[:, :-1].flatten(0, 1)
+        loss = functional.cross_entropy(logits, batch[:, 1:].flatten())
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    return step
+
+
+def fsdp2(model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -121,10 +134,10 @@ def _fsdp2(model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
         if isinstance(block, Block):
             fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    return model, torch.optim.AdamW(model.parameters(), lr=LR, fused=True)
 
 
-def _row(name: str, step: Callable[[], None], rounds: int = 10) -> dict[str, Any]:
+def _row(name: str, step: Callable[[], object], rounds: int = 10) -> dict[str, Any]:
     for _ in range(3):
         step()
     times = []

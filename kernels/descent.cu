@@ -58,15 +58,10 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void SGD(const SGDConstants<double>& d, const Slice& slice) {
+void SGD(const SGDOptions& options, int64_t step, const Slice& slice) {
   ForType(slice, [&](auto zero) {
     using T = decltype(zero);
-    const SGDConstants<T> c = {static_cast<T>(d.lr),
-                               static_cast<T>(d.momentum),
-                               static_cast<T>(d.weight),
-                               static_cast<T>(d.decay),
-                               d.first,
-                               d.nesterov};
+    const SGDConstants<T> c = PrepareSGD<T>(options, step);
     if (slice.state[0] == nullptr) {
       SGDRule<T> rule;
       rule.c = c;
@@ -79,12 +74,11 @@ void SGD(const SGDConstants<double>& d, const Slice& slice) {
   });
 }
 
-void Lion(const LionConstants<double>& d, const Slice& slice) {
+void Lion(const LionOptions& options, const Slice& slice) {
   ForType(slice, [&](auto zero) {
     using T = decltype(zero);
     LionRule<T> rule;
-    rule.c = {static_cast<T>(d.lr),    static_cast<T>(d.beta1),   static_cast<T>(d.weight1),
-              static_cast<T>(d.beta2), static_cast<T>(d.weight2), static_cast<T>(d.decay)};
+    rule.c = PrepareLion<T>(options);
     Elementwise<T, 1>("Lion", slice, rule);
   });
 }

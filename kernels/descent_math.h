@@ -2,16 +2,32 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
 
 #include "kernels/everywhere.h"
 
 namespace lins {
+
+struct SGDOptions {
+  double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
+  bool nesterov = false, maximize = false;
+};
 
 template <typename T>
 struct SGDConstants {
   T lr, momentum, weight, decay;  // lr and the rest of ATen's add with alpha: negative to descend
   bool first, nesterov;
 };
+
+template <typename T>
+LINS_EVERYWHERE SGDConstants<T> PrepareSGD(const SGDOptions& o, int64_t step) {
+  return {static_cast<T>(-o.lr),
+          static_cast<T>(o.momentum),
+          static_cast<T>(1 - o.dampening),
+          static_cast<T>(o.weight_decay),
+          step == 1,
+          o.nesterov};
+}
 
 template <typename T>
 LINS_EVERYWHERE T SGDDecayed(const SGDConstants<T>& c, T g, T p) {
@@ -30,10 +46,22 @@ LINS_EVERYWHERE void SGDStep(const SGDConstants<T>& c, T g, T& p, T& b) {
   p = std::fma(c.lr, c.nesterov ? std::fma(c.momentum, b, g) : b, p);
 }
 
+struct LionOptions {
+  double lr = 1e-4, beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
+  bool maximize = false;
+};
+
 template <typename T>
 struct LionConstants {
   T lr, beta1, weight1, beta2, weight2, decay;
 };
+
+template <typename T>
+LINS_EVERYWHERE LionConstants<T> PrepareLion(const LionOptions& o) {
+  return {static_cast<T>(o.lr),        static_cast<T>(o.beta1),
+          static_cast<T>(1 - o.beta1), static_cast<T>(o.beta2),
+          static_cast<T>(1 - o.beta2), static_cast<T>(1 - o.lr * o.weight_decay)};
+}
 
 template <typename T>
 LINS_EVERYWHERE void LionStep(const LionConstants<T>& c, T g, T& p, T& m) {

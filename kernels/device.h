@@ -56,8 +56,9 @@ void Dequantize8(bool is_signed, const uint8_t* codes, const uint8_t* scales, in
                  float* out);
 void Quantize8(bool is_signed, const float* in, int64_t n, uint8_t* codes, uint8_t* scales);
 
-void SGD(const SGDConstants<double>& constants, const Slice& slice);  // state[0] may be null
-void Lion(const LionConstants<double>& constants, const Slice& slice);
+// state[0] is null without momentum.
+void SGD(const SGDOptions& options, int64_t step, const Slice& slice);
+void Lion(const LionOptions& options, const Slice& slice);
 // out: bf16.
 void MuonMomentum(const MuonConstants<double>& constants, const Slice& slice, void* out);
 // slice.grad is the update.

@@ -19,8 +19,8 @@ void AdamCapturable(const AdamOptions&, AdamOnDevice*, const Slice&) { Missing()
 void Adam8bit(const Adam8bitConstants&, const Slice&, const Moments8bit&, uint32_t) { Missing(); }
 void Dequantize8(bool, const uint8_t*, const uint8_t*, int64_t, float*) { Missing(); }
 void Quantize8(bool, const float*, int64_t, uint8_t*, uint8_t*) { Missing(); }
-void SGD(const SGDConstants<double>&, const Slice&) { Missing(); }
-void Lion(const LionConstants<double>&, const Slice&) { Missing(); }
+void SGD(const SGDOptions&, int64_t, const Slice&) { Missing(); }
+void Lion(const LionOptions&, const Slice&) { Missing(); }
 void MuonMomentum(const MuonConstants<double>&, const Slice&, void*) { Missing(); }
 void MuonUpdate(double, double, const Slice&) { Missing(); }
 int64_t PowerSumParts(int64_t) { Missing(); }

@@ -39,23 +39,6 @@ LINS_FOR_TYPE(float)
 LINS_FOR_TYPE(double)
 #undef LINS_FOR_TYPE
 
-template <typename T>
-SGDConstants<T> Prepare(const SGDOptions& o, int64_t step) {
-  return {static_cast<T>(-o.lr),
-          static_cast<T>(o.momentum),
-          static_cast<T>(1 - o.dampening),
-          static_cast<T>(o.weight_decay),
-          step == 1,
-          o.nesterov};
-}
-
-template <typename T>
-LionConstants<T> Prepare(const LionOptions& o) {
-  return {static_cast<T>(o.lr),        static_cast<T>(o.beta1),
-          static_cast<T>(1 - o.beta1), static_cast<T>(o.beta2),
-          static_cast<T>(1 - o.beta2), static_cast<T>(1 - o.lr * o.weight_decay)};
-}
-
 // The pass over one state with constants c.
 template <typename T, typename Constants>
 void Pass(const Constants& c, const Slice& slice) {
@@ -68,19 +51,19 @@ void Pass(const Constants& c, const Slice& slice) {
 void SGDUpdate(const SGDOptions& options, int64_t step, const Slice& given) {
   const Slice slice = Uphill(given, options.maximize);
   LINS_CHECK((slice.state[0] != nullptr) == (options.momentum != 0), "momentum ", options.momentum);
-  if (slice.on_device) return device::SGD(Prepare<double>(options, step), OnDevice(slice));
+  if (slice.on_device) return device::SGD(options, step, OnDevice(slice));
   ForType(slice, [&](auto zero) {
     using T = decltype(zero);
-    Pass<T>(Prepare<T>(options, step), slice);
+    Pass<T>(PrepareSGD<T>(options, step), slice);
   });
 }
 
 void LionUpdate(const LionOptions& options, const Slice& given) {
   const Slice slice = Uphill(given, options.maximize);
-  if (slice.on_device) return device::Lion(Prepare<double>(options), OnDevice(slice));
+  if (slice.on_device) return device::Lion(options, OnDevice(slice));
   ForType(slice, [&](auto zero) {
     using T = decltype(zero);
-    Pass<T>(Prepare<T>(options), slice);
+    Pass<T>(PrepareLion<T>(options), slice);
   });
 }
 

@@ -3,14 +3,10 @@
 
 #include <cstdint>
 
+#include "kernels/descent_math.h"
 #include "optim/slice.h"
 
 namespace lins {
-
-struct SGDOptions {
-  double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
-  bool nesterov = false, maximize = false;
-};
 
 // In the order of operations of torch.optim.SGD, with `step` counted from 1:
 //   g = -grad if maximize;  g += weight_decay*p
@@ -19,11 +15,6 @@ struct SGDOptions {
 //   p -= lr*g
 // State: b, where momentum is not 0.
 void SGDUpdate(const SGDOptions& options, int64_t step, const Slice& slice);
-
-struct LionOptions {
-  double lr = 1e-4, beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
-  bool maximize = false;
-};
 
 // Chen et al., "Symbolic discovery of optimization algorithms", 2023:
 //   g = -grad if maximize;  p *= 1 - lr*weight_decay

@@ -1,6 +1,7 @@
 #include "runtime/measure.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <limits>
 #include <numeric>
 
+#include "comm/stream.h"
 #include "comm/trace.h"
 #include "mesh/error.h"
 
@@ -25,8 +27,7 @@ c10::Device DeviceOf(const LiveMesh& mesh) {
 
 // Waits for what the calling thread has queued on a device.
 void Synchronize(const c10::Device& device) {
-  if (device.is_cpu()) return;
-  c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
+  if (!device.is_cpu()) CurrentStream(device).synchronize();
 }
 
 // The largest of every rank's values, entry by entry.

@@ -7,16 +7,7 @@ from pathlib import Path
 
 import lins
 import pytest
-from click.testing import CliRunner
-from lins.cli import main
-
-PROBLEM = ["--model", "7B", "--nodes", "2", "-m", "4"]
-
-
-def run(*args, code=0):
-    result = CliRunner().invoke(main, [str(a) for a in args])
-    assert result.exit_code == code, result.output
-    return result
+from plan_commands import PROBLEM, run
 
 
 @pytest.fixture(scope="module")

@@ -212,11 +212,16 @@ def test_masters_are_loaded_and_written_through():
     compare_all(check, ["zero1", "zero3"])
 
 
+def trained(mesh, plan, rule):
+    """A model after some steps with offload, its optimizer, and all that both hold."""
+    model, opt = wrapped(mesh, plan, MAKERS[rule], BLOCK)
+    steps(model, opt, mesh)
+    return model, opt, everything(model, opt)
+
+
 def test_a_gradient_that_is_not_finite_skips_the_step():
     def check(mesh, plan):
-        model, opt = wrapped(mesh, plan, MAKERS["AdamW"], BLOCK)
-        steps(model, opt, mesh)
-        before = everything(model, opt)
+        model, opt, before = trained(mesh, plan, "AdamW")
         (model.loss(3, mesh.rank) * (float("inf") if mesh.rank == 1 else 1.0)).backward()
         opt.step()
         assert opt.skipped_steps == 1
@@ -228,9 +233,7 @@ def test_a_gradient_that_is_not_finite_skips_the_step():
 
 def test_an_option_that_is_not_legal_changes_nothing():
     def check(mesh, plan):
-        model, opt = wrapped(mesh, plan, MAKERS["Adam"], BLOCK)
-        steps(model, opt, mesh)
-        before = everything(model, opt)
+        model, opt, before = trained(mesh, plan, "Adam")
         model.loss(3, mesh.rank).backward()
         opt.param_groups[0]["lr"] = -1.0
         with pytest.raises(lins.LinsError, match="lr"):
